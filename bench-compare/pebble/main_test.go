@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +105,15 @@ func TestEveryWorkloadRunsAndItsRecordHasAllKeys(t *testing.T) {
 		{"deleterandom", "delete", 400, []string{"--operations", "400"}},
 		{"readseq", "scan", 50, []string{"--operations", "50"}},
 		{"readrandom", "get", 200, []string{"--operations", "200"}},
+		{"ycsb-load", "put", 1000, nil},
+		{"ycsb-a", "update", 1000, nil},
+		{"ycsb-b", "get", 1001, []string{"--operations", "1001", "--threads", "3"}},
+		{"ycsb-c", "get", 500, []string{"--operations", "500", "--cold"}},
+		{"ycsb-f", "read_modify_write", 1000, nil},
+		{"ycsb-d", "insert", 1003, []string{"--operations", "1003", "--threads", "4"}},
+		{"ycsb-d", "get", 1000, []string{"--distribution", "uniform"}},
+		{"ycsb-e", "seek", 500, []string{"--operations", "500", "--threads", "2"}},
+		{"ycsb-e", "insert", 500, []string{"--operations", "500"}},
 	} {
 		arguments := append([]string{"--workload", c.workload, "--records", "1000"}, c.arguments...)
 		record := bench(t, folder, arguments...)[0]
@@ -135,6 +145,162 @@ func TestEveryWorkloadRunsAndItsRecordHasAllKeys(t *testing.T) {
 		if number(t, record, "space_amplification") <= 0 || number(t, record, "rss_bytes") <= 0 {
 			t.Errorf("%s: no space or memory", c.workload)
 		}
+	}
+}
+
+// The operations of each core workload are those of its file, within five standard deviations, and they
+// are counted by their kinds.
+func TestTheCoreWorkloadsOfYcsbHaveTheirOperations(t *testing.T) {
+	folder := t.TempDir()
+	bench(t, folder, "--workload", "ycsb-load", "--records", "2000")
+	records := 2000.0
+	for _, c := range []struct {
+		workload, most, other string
+		share                 float64
+	}{
+		{"ycsb-a", "get", "update", 0.5},
+		{"ycsb-b", "get", "update", 0.05},
+		{"ycsb-c", "get", "", 0},
+		{"ycsb-f", "get", "read_modify_write", 0.5},
+		{"ycsb-d", "get", "insert", 0.05},
+		{"ycsb-e", "seek", "insert", 0.05},
+	} {
+		record := bench(t, folder, "--workload", c.workload, "--records", "2000", "--operations", "4000")[0]
+		latency := record["latency"].(map[string]any)
+		most, other := number(t, record, "latency", c.most, "count"), 0.0
+		kinds := 1
+		if c.other != "" {
+			other = number(t, record, "latency", c.other, "count")
+			kinds = 2
+		}
+		deviation := math.Sqrt(4000 * c.share * (1 - c.share))
+		if most+other != 4000 || math.Abs(other-4000*c.share) > 5*deviation || len(latency) != kinds {
+			t.Errorf("%s: %v and %v operations of %v", c.workload, most, other, latency)
+		}
+		if c.other == "insert" {
+			records += other
+		}
+		if got := number(t, record, "disk", "records"); got != records {
+			t.Errorf("%s: %v records, want %v", c.workload, got, records)
+		}
+	}
+	// What was inserted is there for the next run, and what a scan reads is what was written.
+	record := bench(t, folder, "--workload", "ycsb-c", "--records", "2000", "--distribution", "latest")[0]
+	if got := number(t, record, "disk", "records"); got != records || records < 2200 {
+		t.Errorf("%v records after two workloads that insert, want %v", got, records)
+	}
+	if user := number(t, record, "bytes", "user_read_bytes"); user < 2000*(128+19) || user > 2000*(128+23) {
+		t.Errorf("%v bytes of 2000 reads", user)
+	}
+}
+
+func TestKeysOfYcsbAreOfNoUseToOtherWorkloads(t *testing.T) {
+	folder := t.TempDir()
+	for _, workloads := range [][2]string{{"fillseq", "ycsb-a"}, {"ycsb-load", "readrandom"}} {
+		bench(t, folder, "--workload", workloads[0], "--records", "1000")
+		code, _, failures := try(folder, "--workload", workloads[1], "--records", "1000")
+		if code != exitFailure || !strings.Contains(failures, "other settings") {
+			t.Errorf("%v: code %d, %s", workloads, code, failures)
+		}
+	}
+}
+
+// The first draws are those of the generators, which testdata/generators.json pins.
+func TestYcsbDrawsWhatTheGeneratorsDraw(t *testing.T) {
+	folder := t.TempDir()
+	bench(t, folder, "--workload", "ycsb-load", "--records", "1000")
+	before := dumpOf(t, folder)
+	bench(t, folder, "--workload", "ycsb-a", "--records", "1000", "--operations", "50")
+	after := dumpOf(t, folder)
+	expected := map[string]bool{}
+	seed := generate.SeedOfOperations(1, 1, "ycsb-a")
+	random := generate.NewRandom(seed, 0).Lane(0)
+	pick := generate.NewScrambledZipfian(seed, 0, 1, 1001)
+	for range 50 {
+		isRead := random.Unit() < 0.5
+		if record := pick.Next(1000); !isRead {
+			expected[string(generate.NewHashedKeys().Present(record, nil))] = true
+		}
+	}
+	changed := 0
+	for i := range before {
+		if before[i] == after[i] {
+			continue
+		}
+		changed++
+		if key, _, _ := strings.Cut(after[i], "="); !expected[key] {
+			t.Errorf("key %s was updated", key)
+		}
+	}
+	if changed != len(expected) || changed < 10 {
+		t.Errorf("%d records were updated, and %d were expected", changed, len(expected))
+	}
+}
+
+func TestAnOpenLoopKeepsToItsRateAndRecordsServiceTimes(t *testing.T) {
+	folder := t.TempDir()
+	record := bench(t, folder, "--workload", "fillrandom", "--records", "1000", "--seconds", "0.5",
+		"--arrival", "constant:2000", "--threads", "2")[0]
+	due := number(t, record, "open_loop", "due_operations")
+	done, censored := number(t, record, "operations"), number(t, record, "open_loop", "censored_operations")
+	if due != 1000 || done+censored != due {
+		t.Errorf("%v due, %v done and %v never begun in 0.5 s at 2000 a second", due, done, censored)
+	}
+	if got := number(t, record, "open_loop", "intended_ops_per_s"); got != 2000 {
+		t.Errorf("%v a second were intended", got)
+	}
+	if number(t, record, "service_time", "put", "count") != done {
+		t.Error("a put has no service time")
+	}
+	if number(t, record, "latency", "put", "count") != due {
+		t.Error("a put that was due has no latency")
+	}
+	if number(t, record, "service_time", "put", "mean_us") > number(t, record, "latency", "put", "mean_us") {
+		t.Error("latency does not count from the time at which a put was due")
+	}
+	closed := bench(t, folder, "--workload", "overwrite", "--records", "1000")[0]
+	if closed["open_loop"] != nil || len(closed["service_time"].(map[string]any)) > 0 {
+		t.Errorf("a closed loop has %v and %v", closed["open_loop"], closed["service_time"])
+	}
+	arrival := record["settings"].(map[string]any)["arrival"]
+	if arrival != "constant:2000" || closed["settings"].(map[string]any)["arrival"] != "closed" {
+		t.Errorf("arrival %v", arrival)
+	}
+}
+
+// Far more puts are due than can be done. Those that never began are in the latencies, with what they
+// have waited, so the latencies are about as long as the run.
+func TestAnOpenLoopHidesNoOperationThatWasDue(t *testing.T) {
+	folder := t.TempDir()
+	record := bench(t, folder, "--workload", "fillsync", "--records", "1000", "--seconds", "0.3",
+		"--arrival", "constant:1000000")[0]
+	due, censored := number(t, record, "open_loop", "due_operations"),
+		number(t, record, "open_loop", "censored_operations")
+	done := number(t, record, "operations")
+	if due != 300_000 || censored != due-done || censored < due/2 {
+		t.Errorf("%v due, %v done, %v never begun", due, done, censored)
+	}
+	if backlog := number(t, record, "open_loop", "backlog_operations"); backlog != censored {
+		t.Errorf("a backlog of %v, and %v never begun", backlog, censored)
+	}
+	if most := number(t, record, "max_us"); most < 150_000 {
+		t.Errorf("the longest latency is %v us of 0.3 s", most)
+	}
+	if mean := number(t, record, "mean_us"); mean < 50_000 {
+		t.Errorf("the mean latency is %v us, though most puts waited until its end", mean)
+	}
+	warnings := fmt.Sprint(record["warnings"])
+	if !strings.Contains(warnings, "never begun") || !strings.Contains(warnings, "lower bounds") {
+		t.Errorf("warnings %s", warnings)
+	}
+	// Workload A draws its operations, so those that never began are in no kind.
+	bench(t, folder, "--workload", "ycsb-load", "--records", "1000")
+	record = bench(t, folder, "--workload", "ycsb-a", "--records", "1000", "--seconds", "0.2",
+		"--arrival", "constant:50000000")[0]
+	kinds := number(t, record, "latency", "get", "count") + number(t, record, "latency", "update", "count")
+	if done := number(t, record, "operations"); kinds != done ||
+		number(t, record, "open_loop", "due_operations") <= done {
+		t.Errorf("%v latencies of kinds, %v operations", kinds, done)
 	}
 }
 
@@ -251,6 +417,20 @@ func dump(t *testing.T, opened *store.Store) string {
 	return text.String()
 }
 
+// dumpOf returns the entries of the store below a folder, one by one.
+func dumpOf(t *testing.T, folder string) []string {
+	t.Helper()
+	opened, err := store.Open(filepath.Join(folder, "pebble"), engine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(dump(t, opened)), "\n")
+	if err := opened.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
 // change writes to a store behind the back of the benchmark.
 func change(t *testing.T, folder string, write func(db *pebble.DB) error) {
 	t.Helper()
@@ -303,6 +483,37 @@ func TestWrongAnswersEndTheRun(t *testing.T) {
 	}
 }
 
+func TestWrongAnswersOfYcsbEndTheRun(t *testing.T) {
+	key := generate.NewHashedKeys().Present(500, nil)
+	for _, c := range []struct {
+		name     string
+		write    func(db *pebble.DB) error
+		workload string
+		expected string
+	}{
+		{"a lost record", func(db *pebble.DB) error { return db.Delete(key, nil) }, "ycsb-c", "record 500"},
+		{"a changed value", func(db *pebble.DB) error {
+			values, _ := generate.NewValues(128, 1, 1)
+			value := values.Write(500, 0, nil)
+			value[77] ^= 1
+			return db.Set(key, value, nil)
+		}, "ycsb-e", "at offset 77"},
+		{"a record that nobody wrote", func(db *pebble.DB) error {
+			values, _ := generate.NewValues(128, 1, 1)
+			return db.Set([]byte("user5"), values.Write(500, 0, nil), nil)
+		}, "ycsb-e", "was never written"},
+	} {
+		folder := t.TempDir()
+		bench(t, folder, "--workload", "ycsb-load", "--records", "1000")
+		change(t, folder, c.write)
+		code, output, failures := try(folder, "--workload", c.workload, "--records", "1000",
+			"--operations", "50000")
+		if code != exitFailure || output != "" || !strings.Contains(failures, c.expected) {
+			t.Errorf("%s, %s: code %d, %s", c.name, c.workload, code, failures)
+		}
+	}
+}
+
 func TestBadFlagsAreRefused(t *testing.T) {
 	folder := t.TempDir()
 	for _, c := range []struct {
@@ -324,6 +535,11 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		{"--workload readrandom --warm --cold", "exclude each other"},
 		{"--workload readseq --distribution uniform", "readseq draws no records"},
 		{"--workload readrandom --distribution zipfian", "`zipfian`"},
+		{"--workload ycsb-load --seconds 1", "ends when all records are there"},
+		{"--workload ycsb-a --every-record", "does not go through the records"},
+		{"--workload fillrandom --arrival poisson:5", "constant:RATE"},
+		{"--workload fillrandom --arrival constant:0", "constant:RATE"},
+		{"--workload readseq --arrival constant:5", "for which there is no rate"},
 		{"--workload readrandom --read-ratio 2", "--read-ratio is 2"},
 		{"--workload compact --threads 2", "compact has one thread"},
 		{"--workload fillseq extra", "`extra` is not a flag"},

@@ -15,7 +15,7 @@ pub const PEBBLE: &str = "pebble";
 const COMPRESSION: &str = "Compression";
 
 /// The workloads of the Go program.
-const WORKLOADS: [Workload; 17] = [
+const WORKLOADS: [Workload; 24] = [
     Workload::FillSeq,
     Workload::FillRandom,
     Workload::FillSync,
@@ -33,7 +33,21 @@ const WORKLOADS: [Workload; 17] = [
     Workload::DeleteRandom,
     Workload::Compact,
     Workload::Open,
+    Workload::YcsbLoad,
+    Workload::YcsbA,
+    Workload::YcsbB,
+    Workload::YcsbC,
+    Workload::YcsbD,
+    Workload::YcsbE,
+    Workload::YcsbF,
 ];
+
+/// The rates of an open loop that the Go program takes, in operations a second.
+const RATE_LEAST: f64 = 1.0;
+const RATE_MOST: f64 = 1e9;
+
+/// The skew of YCSB, which is the only one that the Go program has.
+const THETA: f64 = 0.99;
 
 /// The arguments, or a sentence why the program cannot run this.
 pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, String> {
@@ -48,8 +62,10 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
             settings.value_bytes
         ));
     };
-    if settings.arrival != Arrival::Closed {
-        return Err("its program has no open loop".into());
+    match settings.arrival {
+        Arrival::Closed => {}
+        Arrival::Constant(rate) if (RATE_LEAST..=RATE_MOST).contains(&rate) => {}
+        ref other => return Err(format!("its program has no open loop of {other}")),
     }
     let engine = &settings.engine.for_engine(PEBBLE);
     if engine.compression == Compression::Lz4 {
@@ -75,6 +91,9 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
     if let Some(per_second) = settings.write_rate {
         flag("write-rate", per_second.to_string());
     }
+    if let Arrival::Constant(per_second) = settings.arrival {
+        flag("arrival", format!("constant:{per_second}"));
+    }
     flag("memtable-bytes", engine.memtable_bytes.to_string());
     flag("cache-bytes", engine.cache_bytes.to_string());
     flag("bloom-bits", engine.bloom_bits.to_string());
@@ -90,7 +109,9 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
         Some(
             distribution @ (Distribution::Uniform
             | Distribution::Permutation
-            | Distribution::Sequential),
+            | Distribution::Sequential
+            | Distribution::Zipfian(THETA)
+            | Distribution::Latest),
         ) => flag("distribution", distribution.to_string()),
         Some(other) => return Err(format!("its program does not draw records by {other}")),
     }
@@ -155,6 +176,20 @@ mod tests {
         assert!(!all.contains("--own"), "{all}");
         let all = with(&[("workload", "readwhilewriting"), ("write_rate", "20K")]).unwrap();
         assert!(all.join(" ").contains("--write-rate 20000"), "{all:?}");
+        for (workload, distribution) in [("ycsb-a", "zipfian:0.99"), ("ycsb-d", "latest")] {
+            let all = with(&[("workload", workload)]).unwrap().join(" ");
+            assert!(all.contains(&format!("--workload {workload}")), "{all}");
+            assert!(
+                all.contains(&format!("--distribution {distribution}")),
+                "{all}"
+            );
+            assert!(!all.contains("--arrival"), "{all}");
+        }
+        let all = with(&[("arrival", "constant:150000"), ("amount", "40s")]).unwrap();
+        assert!(
+            all.join(" ").contains("--arrival constant:150000"),
+            "{all:?}"
+        );
         let all = with(&[("workload", "fillseq")]).unwrap();
         assert!(all.contains(&"--every-record".into()), "{all:?}");
     }
@@ -162,12 +197,14 @@ mod tests {
     #[test]
     fn what_the_program_does_not_have_is_a_sentence() {
         for (name, text, expected) in [
-            ("workload", "ycsb-a", "`ycsb-a`"),
+            ("workload", "mixgraph", "`mixgraph`"),
             ("value_bytes", "uniform:1..9", "uniform:1..9"),
-            ("arrival", "constant:5", "open loop"),
+            ("arrival", "poisson:5", "open loop of poisson:5"),
+            ("arrival", "constant:0.5", "open loop of constant:0.5"),
             ("engine.compression", "lz4", "lz4"),
             ("engine.mmap_reads", "true", "maps"),
-            ("distribution", "zipfian", "zipfian"),
+            ("distribution", "zipfian:0.5", "zipfian:0.5"),
+            ("distribution", "hotspot", "hotspot"),
         ] {
             let error = with(&[(name, text)]).unwrap_err();
             assert!(error.contains(expected), "{error}");

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -60,6 +61,28 @@ type vectors struct {
 		Items        uint64   `json:"items,string"`
 		Drawn        []string `json:"drawn"`
 	} `json:"picks"`
+	YcsbKeys []struct {
+		Record  uint64 `json:"record,string"`
+		Present string `json:"present"`
+	} `json:"ycsb_keys"`
+	SkewedPicks []struct {
+		Distribution    string   `json:"distribution"`
+		ExpectedRecords uint64   `json:"expected_records,string"`
+		Seed            uint64   `json:"seed,string"`
+		Thread          int      `json:"thread"`
+		Lane            int      `json:"lane"`
+		Items           uint64   `json:"items,string"`
+		Count           uint64   `json:"count"`
+		First           []string `json:"first"`
+		Checksum        uint64   `json:"checksum,string"`
+	} `json:"skewed_picks"`
+	Arrivals []struct {
+		PerSecond   float64  `json:"per_second"`
+		Thread      int      `json:"thread"`
+		Threads     int      `json:"threads"`
+		Step        int      `json:"step"`
+		Nanoseconds []string `json:"nanoseconds"`
+	} `json:"arrivals"`
 }
 
 func readVectors(t *testing.T) vectors {
@@ -73,7 +96,8 @@ func readVectors(t *testing.T) vectors {
 		t.Fatal(err)
 	}
 	if len(v.Random) == 0 || len(v.Keys) == 0 || len(v.Values) == 0 ||
-		len(v.Permutations) == 0 || len(v.Picks) == 0 || len(v.OperationSeeds) == 0 {
+		len(v.Permutations) == 0 || len(v.Picks) == 0 || len(v.OperationSeeds) == 0 ||
+		len(v.YcsbKeys) == 0 || len(v.SkewedPicks) == 0 || len(v.Arrivals) == 0 {
 		t.Fatal("a list of vectors is empty")
 	}
 	return v
@@ -196,6 +220,76 @@ func TestOrdersAndDrawsAreThoseOfTheRustHarness(t *testing.T) {
 		got := draw(len(v.Drawn), func(int) uint64 { return pick.Next(v.Items) })
 		if !slices.Equal(got, v.Drawn) {
 			t.Errorf("%s, thread %d: %v, want %v", v.Distribution, v.Thread, got, v.Drawn)
+		}
+	}
+}
+
+func TestKeysOfYcsbAreThoseOfTheRustHarness(t *testing.T) {
+	keys := NewHashedKeys()
+	for _, v := range readVectors(t).YcsbKeys {
+		if got := string(keys.Present(v.Record, nil)); got != v.Present || len(got) > keys.Bytes() {
+			t.Errorf("key %s, want %s", got, v.Present)
+		}
+		if _, ok := keys.Number([]byte(v.Present)); ok || keys.IsOrdered() {
+			t.Errorf("key %s has a number", v.Present)
+		}
+	}
+}
+
+func TestSkewedDrawsAreThoseOfTheRustHarness(t *testing.T) {
+	for _, v := range readVectors(t).SkewedPicks {
+		var pick Pick
+		switch v.Distribution {
+		case "scrambled_zipfian":
+			pick = NewScrambledZipfian(v.Seed, v.Thread, v.Lane, v.ExpectedRecords)
+		case "latest":
+			pick = NewLatest(v.Seed, v.Thread, v.Lane)
+		default:
+			t.Fatalf("unknown distribution %q", v.Distribution)
+		}
+		var first []string
+		var checksum uint64
+		for draw := range v.Count {
+			record := pick.Next(v.Items + draw/10)
+			if len(first) < len(v.First) {
+				first = append(first, fmt.Sprint(record))
+			}
+			checksum = Mix(checksum ^ record)
+		}
+		if !slices.Equal(first, v.First) || checksum != v.Checksum {
+			t.Errorf("%s of %d: %v, want %v; checksum %d, want %d", v.Distribution, v.Items, first, v.First,
+				checksum, v.Checksum)
+		}
+	}
+}
+
+func TestArrivalsAreThoseOfTheRustHarness(t *testing.T) {
+	for _, v := range readVectors(t).Arrivals {
+		arrivals := NewArrivals(v.PerSecond, v.Thread, v.Threads)
+		got := make([]string, len(v.Nanoseconds))
+		for i := range got {
+			got[i] = fmt.Sprint(arrivals.Next())
+			for range v.Step - 1 {
+				arrivals.Next()
+			}
+		}
+		if !slices.Equal(got, v.Nanoseconds) {
+			t.Errorf("%v a second, thread %d of %d: %v, want %v", v.PerSecond, v.Thread, v.Threads, got,
+				v.Nanoseconds)
+		}
+	}
+}
+
+func TestInsertsCountBelowTheFirstOneThatIsNotDone(t *testing.T) {
+	counter := NewAcknowledged(100)
+	a, b, c := counter.Begin(), counter.Begin(), counter.Begin()
+	if a != 100 || b != 101 || c != 102 {
+		t.Errorf("numbers %d, %d, %d", a, b, c)
+	}
+	for _, step := range [][2]uint64{{b, 100}, {a, 102}, {c, 103}} {
+		counter.Complete(step[0])
+		if got := counter.Count(); got != step[1] {
+			t.Errorf("after insert %d: %d records, want %d", step[0], got, step[1])
 		}
 	}
 }

@@ -3,13 +3,28 @@ package generate
 import (
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // Keys makes keys of decimal digits, padded with zeros. Record i has the number 2*i, and 2*i+1 is
-// the number of a key that no record has.
+// the number of a key that no record has. Hashed keys are those of YCSB: `user` and the digits of the
+// hash of the record.
 type Keys struct {
-	size int
+	size     int
+	isHashed bool
 }
+
+// prefix is what YCSB puts before the hash, and hashedBytes is the size of its largest key.
+const (
+	prefix      = "user"
+	hashedBytes = len(prefix) + 19
+)
+
+// NewHashedKeys returns YCSB's keys.
+func NewHashedKeys() Keys { return Keys{size: hashedBytes, isHashed: true} }
+
+// IsOrdered says whether keys sort as their records do.
+func (k Keys) IsOrdered() bool { return !k.isHashed }
 
 // NewKeys returns keys of size bytes (from 8 to 1024) for at most this number of records.
 func NewKeys(size int, records uint64) (Keys, error) {
@@ -27,15 +42,19 @@ func NewKeys(size int, records uint64) (Keys, error) {
 	return Keys{size: size}, nil
 }
 
-// Bytes returns the size of a key.
+// Bytes returns the size of a key, or of the largest one.
 func (k Keys) Bytes() int { return k.size }
 
 // Present returns the key of a record, in buffer if it is large enough.
 func (k Keys) Present(record uint64, buffer []byte) []byte {
+	if k.isHashed {
+		return strconv.AppendUint(append(buffer[:0], prefix...), ycsbHash(record), 10)
+	}
 	return k.write(record*2, buffer)
 }
 
-// Absent returns a key that no record has, next to the key of the record.
+// Absent returns a key that no record has, next to the key of the record. No workload asks for one of
+// hashed keys.
 func (k Keys) Absent(record uint64, buffer []byte) []byte {
 	return k.write(record*2+1, buffer)
 }
@@ -52,9 +71,10 @@ func (k Keys) write(number uint64, buffer []byte) []byte {
 	return buffer
 }
 
-// Number returns the number of a key, and false if this is not a key of the form.
+// Number returns the number of a key, and false if this is not a key of the form. Hashed keys have no
+// numbers.
 func (k Keys) Number(key []byte) (uint64, bool) {
-	if len(key) != k.size {
+	if k.isHashed || len(key) != k.size {
 		return 0, false
 	}
 	var number uint64

@@ -20,12 +20,19 @@ const (
 	Scan
 	Open
 	Compact
+	Update
+	Insert
+	ReadModifyWrite
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"put", "batch", "delete", "get", "get_missing", "multi_get", "seek", "scan", "open", "compact",
+	"update", "insert", "read_modify_write",
 }
+
+// Unknown is the kind of an operation that would have been drawn.
+const Unknown Kind = -1
 
 // String returns the name in the record.
 func (k Kind) String() string { return kindNames[k] }
@@ -55,15 +62,30 @@ type tally struct {
 	counts  Counts
 	last    int64
 	latency [kinds]*Latencies
+	// service has the times from the begin of the calls of an open loop, and censored what operations
+	// have waited that never began.
+	service, censored [kinds]*Latencies
+	// unknown is as censored, for operations of which nobody knows the kind.
+	unknown *Latencies
 }
 
 func (t *tally) clear() {
 	t.counts, t.last = Counts{}, 0
-	for _, latencies := range t.latency {
-		if latencies != nil {
-			latencies.clear()
+	for _, all := range [][]*Latencies{t.latency[:], t.service[:], t.censored[:], {t.unknown}} {
+		for _, latencies := range all {
+			if latencies != nil {
+				latencies.clear()
+			}
 		}
 	}
+}
+
+// of returns the latencies of a kind, which are made with its first operation.
+func of(latencies **Latencies) *Latencies {
+	if *latencies == nil {
+		*latencies = NewLatencies()
+	}
+	return *latencies
 }
 
 // handOver is a tally on its way to the sampler.
@@ -124,16 +146,38 @@ func (r *Recorder) Lap(done *Done) int64 {
 	now := r.meter.Now()
 	took := now - r.last
 	r.turn(now)
-	latencies := r.tally.latency[done.Kind]
-	if latencies == nil {
-		latencies = NewLatencies()
-		r.tally.latency[done.Kind] = latencies
-	}
-	latencies.Record(took)
+	of(&r.tally.latency[done.Kind]).Record(took)
+	r.count(done, now)
+	return now
+}
+
+// count notes everything of a call but its times.
+func (r *Recorder) count(done *Done, now int64) {
 	r.last = now
 	r.tally.last = now
 	r.tally.counts.add(Counts{done.Operations, done.WrittenBytes, done.ReadBytes})
+}
+
+// RecordOpen records a call of an open loop, of which the latency counts from the time at which it was
+// due, and returns the time at which it ended.
+func (r *Recorder) RecordOpen(done *Done, due, began int64) int64 {
+	now := r.meter.Now()
+	r.turn(now)
+	of(&r.tally.latency[done.Kind]).Record(now - min(due, began))
+	of(&r.tally.service[done.Kind]).Record(now - began)
+	r.count(done, now)
 	return now
+}
+
+// RecordCensored records a call of an open loop that was due and had not begun when it was given up.
+// What it waited until then is a lower bound of its latency. It is no operation, and in no second of
+// the series. A kind of Unknown would have been drawn.
+func (r *Recorder) RecordCensored(kind Kind, due, givenUp int64) {
+	if kind == Unknown {
+		of(&r.tally.unknown).Record(givenUp - due)
+		return
+	}
+	of(&r.tally.censored[kind]).Record(givenUp - due)
 }
 
 // Now returns the time since the start in nanoseconds.

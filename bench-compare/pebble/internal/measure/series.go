@@ -42,7 +42,12 @@ type Measured struct {
 	// All are the latencies of all measured calls.
 	All *Latencies
 	// Latency has the latencies of all threads by kind.
-	Latency       map[string]*Latencies
+	Latency map[string]*Latencies
+	// Service has the times from the begin of the calls of an open loop.
+	Service map[string]*Latencies
+	// Censored is how many operations of an open loop were due and never begun. Their waits are in the
+	// latencies.
+	Censored      uint64
 	Before, After Reading
 	// Figures is how much the counters of the store grew until the sampler was finished.
 	Figures            store.Figures
@@ -94,8 +99,9 @@ func newCollector(meter *Meter, opened *store.Store) *collector {
 		store:     opened,
 		isPeakNew: resetPeak(),
 		first:     ReadProcess(),
-		measured:  &Measured{All: NewLatencies(), Latency: map[string]*Latencies{}},
-		position:  make([]int64, meter.recorders),
+		measured: &Measured{All: NewLatencies(), Latency: map[string]*Latencies{},
+			Service: map[string]*Latencies{}},
+		position: make([]int64, meter.recorders),
 	}
 	c.last = c.first
 	c.notePeaks()
@@ -164,24 +170,42 @@ func (c *collector) take(message handOver) {
 			row.merged[kind] = NewLatencies()
 		}
 		row.merged[kind].Merge(latencies)
-		c.total(Kind(kind)).Merge(latencies)
+		c.merge(c.measured.Latency, Kind(kind), latencies)
 		if !message.beside {
 			c.measured.All.Merge(latencies)
 		}
 	}
+	for kind, latencies := range message.tally.service {
+		c.merge(c.measured.Service, Kind(kind), latencies)
+	}
+	for kind, latencies := range message.tally.censored {
+		c.merge(c.measured.Latency, Kind(kind), latencies)
+		c.censor(message.beside, latencies)
+	}
+	c.censor(message.beside, message.tally.unknown)
 	message.tally.clear()
 	c.meter.spare.Put(message.tally)
 	c.position[message.recorder] = message.next
 	c.completeSeconds()
 }
 
-func (c *collector) total(kind Kind) *Latencies {
-	latencies := c.measured.Latency[kind.String()]
-	if latencies == nil {
-		latencies = NewLatencies()
-		c.measured.Latency[kind.String()] = latencies
+// merge adds latencies to those of their kind, if there are any.
+func (c *collector) merge(all map[string]*Latencies, kind Kind, latencies *Latencies) {
+	if latencies == nil || latencies.counts.TotalCount() == 0 {
+		return
 	}
-	return latencies
+	if all[kind.String()] == nil {
+		all[kind.String()] = NewLatencies()
+	}
+	all[kind.String()].Merge(latencies)
+}
+
+// censor counts what measured operations have waited that never began.
+func (c *collector) censor(beside bool, latencies *Latencies) {
+	if !beside && latencies != nil {
+		c.measured.Censored += uint64(latencies.counts.TotalCount())
+		c.measured.All.Merge(latencies)
+	}
 }
 
 // completeSeconds gives up the histograms of the seconds that all recorders have left.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,8 +70,8 @@ type Record struct {
 	Errors               uint64                      `json:"errors"`
 	VerificationFailures uint64                      `json:"verification_failures"`
 	Latency              map[string]*measure.Summary `json:"latency"`
-	ServiceTime          struct{}                    `json:"service_time"`
-	OpenLoop             *struct{}                   `json:"open_loop"`
+	ServiceTime          map[string]*measure.Summary `json:"service_time"`
+	OpenLoop             *OpenLoop                   `json:"open_loop"`
 	Open                 *run.OpenTimes              `json:"open"`
 	Warnings             []string                    `json:"warnings"`
 	StallSByCause        map[string]float64          `json:"stall_s_by_cause"`
@@ -92,6 +93,15 @@ type Record struct {
 	Date                 string                      `json:"date"`
 	CommandLine          []string                    `json:"command_line"`
 	StandIns             []string                    `json:"stand_ins"`
+}
+
+// OpenLoop has facts of an open loop.
+type OpenLoop struct {
+	IntendedOpsPerS    *float64 `json:"intended_ops_per_s"`
+	AchievedOpsPerS    *float64 `json:"achieved_ops_per_s"`
+	DueOperations      uint64   `json:"due_operations"`
+	BacklogOperations  uint64   `json:"backlog_operations"`
+	CensoredOperations uint64   `json:"censored_operations"`
 }
 
 // Amplification is what the engine wrote, kept and read for each byte of the user.
@@ -182,6 +192,7 @@ func Of(s *settings.Settings, outcome *run.Outcome, machine measure.Machine) *Re
 	}
 	r.takeOperations(s, outcome)
 	r.takeLatencies(outcome.Measured)
+	r.takeOpenLoop(outcome.OpenLoop, outcome.Measured)
 	r.takeStalls(outcome.Measured)
 	r.takeResources(s, outcome)
 	r.takeAmplification(outcome)
@@ -195,6 +206,10 @@ func (r *Record) takeOperations(s *settings.Settings, outcome *run.Outcome) {
 	if !s.Workload.Writes() && s.Workload != settings.Compact && background > 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("The engine flushed or compacted %d bytes while the "+
 			"workload only read, so the reads were not those of a store at rest.", background))
+	}
+	if m.Censored > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%d operations were due and never begun. What they had "+
+			"waited at the end is in the latencies, whose quantiles are lower bounds.", m.Censored))
 	}
 	r.Operations, r.BesideOperations = m.Counts.Operations, m.Beside.Operations
 	r.UntilLastS = m.UntilLast.Seconds()
@@ -214,9 +229,30 @@ func (r *Record) takeLatencies(m *measure.Measured) {
 		r.MeanUs, r.P50Us, r.P90Us, r.P99Us = &all.MeanUs, &all.P50Us, &all.P90Us, &all.P99Us
 		r.P999Us, r.P9999Us, r.MaxUs, r.SlowS = &all.P999Us, &all.P9999Us, &all.MaxUs, &all.SlowS
 	}
-	r.Latency = map[string]*measure.Summary{}
-	for kind, latencies := range m.Latency {
-		r.Latency[kind] = latencies.Summary()
+	r.Latency, r.ServiceTime = summaries(m.Latency), summaries(m.Service)
+}
+
+func summaries(all map[string]*measure.Latencies) map[string]*measure.Summary {
+	found := map[string]*measure.Summary{}
+	for kind, latencies := range all {
+		found[kind] = latencies.Summary()
+	}
+	return found
+}
+
+// takeOpenLoop: the achieved rate is that of the operations that were done.
+func (r *Record) takeOpenLoop(found *run.OpenLoop, m *measure.Measured) {
+	if found == nil {
+		return
+	}
+	took := max(found.Duration, m.UntilLast).Seconds()
+	due := found.DueOperations
+	r.OpenLoop = &OpenLoop{
+		IntendedOpsPerS:    measure.Ratio(float64(due), found.Duration.Seconds()),
+		AchievedOpsPerS:    measure.Ratio(float64(r.Operations), took),
+		DueOperations:      due,
+		BacklogOperations:  due - min(r.Operations, due),
+		CensoredOperations: m.Censored,
 	}
 }
 
@@ -327,6 +363,10 @@ func settingsOf(s *settings.Settings) map[string]any {
 	if s.WriteRate > 0 {
 		writeRate = s.WriteRate
 	}
+	arrival := "closed"
+	if s.ArrivalRate > 0 {
+		arrival = "constant:" + strconv.FormatFloat(s.ArrivalRate, 'f', -1, 64)
+	}
 	return map[string]any{
 		"workload": string(s.Workload),
 		"engine": map[string]any{
@@ -344,7 +384,7 @@ func settingsOf(s *settings.Settings) map[string]any {
 		"compression_ratio": s.CompressionRatio,
 		"distribution":      distribution,
 		"amount":            amount,
-		"arrival":           "closed",
+		"arrival":           arrival,
 		"threads":           s.Threads,
 		"batch":             s.Batch,
 		"nexts":             s.Nexts,

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"siltstone/bench-compare/pebble/internal/generate"
 	"siltstone/bench-compare/pebble/internal/settings"
 	"siltstone/bench-compare/pebble/internal/store"
 )
@@ -20,6 +21,7 @@ type header struct {
 	Format           string  `json:"format"`
 	Records          uint64  `json:"records"`
 	KeyBytes         int     `json:"key_bytes"`
+	HashedKeys       bool    `json:"hashed_keys"`
 	ValueBytes       int     `json:"value_bytes"`
 	CompressionRatio float64 `json:"compression_ratio"`
 	Seed             uint64  `json:"seed"`
@@ -28,15 +30,18 @@ type header struct {
 	Shape map[string]string `json:"shape"`
 	// Workloads are those that have written to the store, in their order.
 	Workloads []string `json:"workloads"`
+	// End: all records have lower numbers. Workloads that insert begin here.
+	End uint64 `json:"end"`
 }
 
-const populationFormat = "siltstone pebble-bench population 2"
+const populationFormat = "siltstone pebble-bench population 3"
 
 func headerOf(s *settings.Settings) header {
 	return header{
 		Format:           populationFormat,
 		Records:          s.Records,
 		KeyBytes:         s.KeyBytes,
+		HashedKeys:       s.Workload.IsYcsb(),
 		ValueBytes:       s.ValueBytes,
 		CompressionRatio: s.CompressionRatio,
 		Seed:             s.Seed,
@@ -48,6 +53,7 @@ func headerOf(s *settings.Settings) header {
 // isFor says whether a store with this header can be used by a run with another one.
 func (h header) isFor(asked header) bool {
 	h.Workloads, asked.Workloads = nil, nil
+	h.End, asked.End = 0, 0
 	return reflect.DeepEqual(h, asked)
 }
 
@@ -59,6 +65,8 @@ type fixture struct {
 	folder     string
 	store      *store.Store
 	population *Population
+	// end: all records that the store had at the start have lower numbers.
+	end uint64
 	// workloads have written to the store before this one.
 	workloads []string
 }
@@ -135,10 +143,27 @@ func (f *fixture) existing() error {
 			"(%+v); give the same, or fill the store again", f.folder, made, asked)
 	}
 	f.workloads = made.Workloads
-	if f.population, err = decodePopulation(bits, made.Records); err != nil {
+	f.end = made.End
+	room := max(made.Records, f.end+f.insertsMax())
+	if f.population, err = decodePopulation(bits, f.end, room); err != nil {
 		return fmt.Errorf("%w (%w)", damaged, err)
 	}
 	return f.open()
+}
+
+// insertedPerSecond is more than any store inserts: 5% of the operations insert.
+const insertedPerSecond = 1_000_000
+
+// insertsMax is the most records that a run may insert.
+func (f *fixture) insertsMax() uint64 {
+	s := f.settings
+	if !s.Workload.Inserts() {
+		return 0
+	}
+	if total, ok := s.TotalOperations(); ok {
+		return total
+	}
+	return min(uint64(s.Amount.Seconds+1)*insertedPerSecond, 1<<32)
 }
 
 func (f *fixture) open() (err error) {
@@ -167,7 +192,7 @@ func (f *fixture) beginWriting() error {
 func (f *fixture) save() error {
 	f.workloads = append(f.workloads, string(f.settings.Workload))
 	header := headerOf(f.settings)
-	header.Workloads = f.workloads
+	header.Workloads, header.End = f.workloads, f.population.End()
 	line, err := json.Marshal(header)
 	if err != nil {
 		return err
@@ -184,6 +209,16 @@ func (f *fixture) save() error {
 }
 
 // liveBytes are the raw bytes of the keys and values of all records.
-func (f *fixture) liveBytes() uint64 {
-	return f.population.Count() * uint64(f.settings.KeyBytes+f.settings.ValueBytes)
+func (f *fixture) liveBytes(keys generate.Keys) uint64 {
+	count := f.population.Count()
+	values := count * uint64(f.settings.ValueBytes)
+	if keys.IsOrdered() {
+		return values + count*uint64(keys.Bytes())
+	}
+	var key []byte
+	for record, ok := f.population.NextFrom(0); ok; record, ok = f.population.NextFrom(record + 1) {
+		key = keys.Present(record, key)
+		values += uint64(len(key))
+	}
+	return values
 }

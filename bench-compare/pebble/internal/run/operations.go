@@ -14,6 +14,8 @@ var errDone = errors.New("done")
 // operation is what one goroutine does: step does the next call, or returns errDone.
 type operation interface {
 	step(t *tools) (measure.Done, error)
+	// kind is that of all its operations; Unknown if it draws them.
+	kind() measure.Kind
 }
 
 // drawn is what operations share that do a number of calls with records that are drawn.
@@ -33,6 +35,8 @@ func (d *drawn) take(count uint64) uint64 {
 // fill puts records one by one.
 type fill struct{ drawn }
 
+func (o *fill) kind() measure.Kind { return measure.Put }
+
 func (o *fill) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
 		return measure.Done{}, errDone
@@ -46,6 +50,8 @@ type batches struct {
 	entries uint64
 	batch   []uint64
 }
+
+func (o *batches) kind() measure.Kind { return measure.Batch }
 
 func (o *batches) step(t *tools) (measure.Done, error) {
 	count := o.take(o.entries)
@@ -80,6 +86,8 @@ func (o *batches) step(t *tools) (measure.Done, error) {
 // deletes deletes random records.
 type deletes struct{ drawn }
 
+func (o *deletes) kind() measure.Kind { return measure.Delete }
+
 func (o *deletes) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
 		return measure.Done{}, errDone
@@ -89,6 +97,8 @@ func (o *deletes) step(t *tools) (measure.Done, error) {
 
 // reads reads random records that the store has.
 type reads struct{ drawn }
+
+func (o *reads) kind() measure.Kind { return measure.Get }
 
 func (o *reads) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
@@ -104,6 +114,8 @@ func (o *reads) step(t *tools) (measure.Done, error) {
 // readsOfAbsent reads keys that are not in the store.
 type readsOfAbsent struct{ drawn }
 
+func (o *readsOfAbsent) kind() measure.Kind { return measure.GetMissing }
+
 func (o *readsOfAbsent) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
 		return measure.Done{}, errDone
@@ -116,6 +128,8 @@ type multiReads struct {
 	drawn
 	count uint64
 }
+
+func (o *multiReads) kind() measure.Kind { return measure.MultiGet }
 
 func (o *multiReads) step(t *tools) (measure.Done, error) {
 	done := measure.Done{Kind: measure.MultiGet, Operations: o.take(o.count)}
@@ -142,6 +156,8 @@ type readsAndWrites struct {
 	readRatio float64
 }
 
+func (o *readsAndWrites) kind() measure.Kind { return measure.Unknown }
+
 func (o *readsAndWrites) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
 		return measure.Done{}, errDone
@@ -161,6 +177,8 @@ type seeks struct {
 	othersWrite bool
 }
 
+func (o *seeks) kind() measure.Kind { return measure.Seek }
+
 func (o *seeks) step(t *tools) (measure.Done, error) {
 	if o.take(1) == 0 {
 		return measure.Done{}, errDone
@@ -179,6 +197,8 @@ type readAll struct {
 	once bool
 }
 
+func (o *readAll) kind() measure.Kind { return measure.Scan }
+
 func (o *readAll) step(t *tools) (measure.Done, error) {
 	if o.entriesLeft == 0 || t.stop.Load() {
 		return measure.Done{}, errDone
@@ -194,6 +214,8 @@ func (o *readAll) step(t *tools) (measure.Done, error) {
 
 // compaction compacts the whole store once.
 type compaction struct{ isDone bool }
+
+func (o *compaction) kind() measure.Kind { return measure.Compact }
 
 func (o *compaction) step(t *tools) (measure.Done, error) {
 	if o.isDone {

@@ -23,6 +23,18 @@ func NewPopulation(records uint64) *Population {
 	return &Population{words: make([]atomic.Uint64, (records+63)/64)}
 }
 
+// Capacity returns the number below which all records lie that it has room for.
+func (p *Population) Capacity() uint64 { return uint64(len(p.words)) * 64 }
+
+// End returns the number of the last record and one more; 0 if there is none.
+func (p *Population) End() uint64 {
+	last, ok := p.LastBefore(p.Capacity())
+	if !ok {
+		return 0
+	}
+	return last + 1
+}
+
 // Add notes that a write of the record was acknowledged.
 func (p *Population) Add(record uint64) {
 	word, bit := &p.words[record/64], uint64(1)<<(record%64)
@@ -76,8 +88,9 @@ func (p *Population) LastBefore(end uint64) (uint64, bool) {
 
 // encode returns the bits as bytes, compressed.
 func (p *Population) encode() ([]byte, error) {
-	bytes := make([]byte, 0, len(p.words)*8)
-	for i := range p.words {
+	words := p.words[:(p.End()+63)/64]
+	bytes := make([]byte, 0, len(words)*8)
+	for i := range words {
 		bytes = binary.LittleEndian.AppendUint64(bytes, p.words[i].Load())
 	}
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest),
@@ -89,8 +102,9 @@ func (p *Population) encode() ([]byte, error) {
 	return encoder.EncodeAll(bytes, nil), nil
 }
 
-// decodePopulation reads what encode made.
-func decodePopulation(bytes []byte, records uint64) (*Population, error) {
+// decodePopulation reads what encode made. All records lie below end; there is room for this number of
+// records.
+func decodePopulation(bytes []byte, end, room uint64) (*Population, error) {
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, err
@@ -103,11 +117,11 @@ func decodePopulation(bytes []byte, records uint64) (*Population, error) {
 	if len(decoded)%8 != 0 {
 		return nil, errors.New("its length is not a multiple of 8")
 	}
-	p := NewPopulation(records)
+	p := NewPopulation(max(end, room))
 	for i := 0; i < len(decoded); i += 8 {
 		word := binary.LittleEndian.Uint64(decoded[i:])
-		if word != 0 && i/8 >= len(p.words) {
-			return nil, fmt.Errorf("it has a record above %d", records)
+		if last := uint64(i*8 + bits.Len64(word)); word != 0 && last > end {
+			return nil, fmt.Errorf("it has record %d, and its header says %d", last-1, end)
 		}
 		if word != 0 {
 			p.words[i/8].Store(word)

@@ -37,6 +37,16 @@ type Outcome struct {
 	Synced bool
 	// Open is what the workload open found.
 	Open *OpenTimes
+	// OpenLoop is what was due in an open loop; nil in a closed one.
+	OpenLoop *OpenLoop
+}
+
+// OpenLoop is what was due in an open loop.
+type OpenLoop struct {
+	// DueOperations were due until the time was over, begun or not.
+	DueOperations uint64
+	// Duration is the time that was given, or that of the run.
+	Duration time.Duration
 }
 
 // OpenTimes is what an open took.
@@ -52,12 +62,13 @@ var ErrInterrupted = errors.New("the run was interrupted")
 const (
 	laneOperations = 0
 	laneRecords    = 1
+	// laneArrivals is 2 in the Rust harness. Even times are not drawn, so nothing uses it here.
 )
 
 // Run runs the workload. If the context ends, the threads stop after their operation, the store is
 // closed, and there is no outcome.
 func Run(ctx context.Context, s *settings.Settings) (*Outcome, error) {
-	keys, err := generate.NewKeys(s.KeyBytes, s.Records)
+	keys, err := keysOf(s)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +85,13 @@ func Run(ctx context.Context, s *settings.Settings) (*Outcome, error) {
 		err = ErrInterrupted
 	}
 	return outcome, errors.Join(err, f.close())
+}
+
+func keysOf(s *settings.Settings) (generate.Keys, error) {
+	if s.Workload.IsYcsb() {
+		return generate.NewHashedKeys(), nil
+	}
+	return generate.NewKeys(s.KeyBytes, s.Records)
 }
 
 func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.Values) (*Outcome, error) {
@@ -109,7 +127,7 @@ func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.
 	if outcome.ClosedSizes, err = measure.SizesOf(f.folder); err != nil {
 		return nil, err
 	}
-	outcome.Records, outcome.LiveBytes = f.population.Count(), f.liveBytes()
+	outcome.Records, outcome.LiveBytes = f.population.Count(), f.liveBytes(keys)
 	if f.settings.Workload.Writes() {
 		return outcome, f.save()
 	}
@@ -172,7 +190,8 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 	var working atomic.Int32
 	working.Store(int32(s.Threads))
 	start := make(chan struct{})
-	failures := make([]error, threads)
+	failures, due := make([]error, threads), make([]uint64, threads)
+	existing := generate.NewAcknowledged(f.end)
 	var team sync.WaitGroup
 	for thread := range threads {
 		isBeside := thread >= s.Threads
@@ -186,15 +205,19 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 			random:     generate.NewRandom(s.OperationsSeed(), thread).Lane(laneOperations),
 			versions:   newVersions(f.generation(), thread),
 		}
-		o := operationOf(s, thread, isBeside)
+		o := f.operationOf(existing, thread, isBeside)
 		team.Go(func() {
 			<-start
 			t.recorder = meter.Recorder(thread, isBeside)
-			rate := 0.0
-			if isBeside {
-				rate = s.WriteRate
+			switch {
+			case isBeside:
+				failures[thread] = work(o, t, s.Amount.Seconds, s.WriteRate)
+			case s.ArrivalRate > 0:
+				arrivals := generate.NewArrivals(s.ArrivalRate, thread, s.Threads)
+				due[thread], failures[thread] = workOpen(o, t, s.Amount.Seconds, arrivals)
+			default:
+				failures[thread] = work(o, t, s.Amount.Seconds, 0)
 			}
-			failures[thread] = work(o, t, s.Amount.Seconds, rate)
 			t.recorder.Finish()
 			if isLast := !isBeside && working.Add(-1) == 0; isLast || failures[thread] != nil {
 				stop.Store(true)
@@ -206,9 +229,64 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 	team.Wait()
 	idleSince, err := f.settle(ctx)
 	outcome.Measured, outcome.Synced = sampler.Finish(), s.Sync
+	if s.ArrivalRate > 0 {
+		outcome.OpenLoop = openLoopOf(s, due, outcome.Measured)
+	}
 	last := meter.Start().Add(outcome.Measured.UntilLast)
 	outcome.SettledAfter = max(idleSince.Sub(last), 0)
 	return errors.Join(append(failures, err)...)
+}
+
+func openLoopOf(s *settings.Settings, due []uint64, measured *measure.Measured) *OpenLoop {
+	found := &OpenLoop{Duration: measured.UntilLast}
+	if s.Amount.Seconds > 0 {
+		found.Duration = time.Duration(s.Amount.Seconds * float64(time.Second))
+	}
+	for _, count := range due {
+		found.DueOperations += count
+	}
+	return found
+}
+
+// workOpen does operations at their intended times, or at once if these are past, until there are none
+// left, the time is over, or the run is stopped. Latency counts from the intended time. Operations that
+// were due and not begun when the time is over are recorded with what they have waited. It returns how
+// many operations were due.
+func workOpen(o operation, t *tools, seconds float64, arrivals *generate.Arrivals) (uint64, error) {
+	end := int64(math.MaxInt64)
+	if seconds > 0 {
+		end = int64(seconds * float64(time.Second))
+	}
+	var due uint64
+	for {
+		intended := arrivals.Next()
+		if intended >= end || !t.waitUntil(intended) {
+			return due, nil
+		}
+		began := t.recorder.Now()
+		done, err := o.step(t)
+		if errors.Is(err, errDone) {
+			return due, nil
+		}
+		if err != nil {
+			return due, err
+		}
+		due++
+		if ended := t.recorder.RecordOpen(&done, intended, began); ended >= end {
+			return due + giveUp(o.kind(), t, arrivals, end, ended), nil
+		}
+	}
+}
+
+// giveUp records what was due before end and had not begun at this time, and returns how many they
+// were.
+func giveUp(kind measure.Kind, t *tools, arrivals *generate.Arrivals, end, givenUp int64) uint64 {
+	var count uint64
+	for intended := arrivals.Next(); intended < end; intended = arrivals.Next() {
+		t.recorder.RecordCensored(kind, intended, givenUp)
+		count++
+	}
+	return count
 }
 
 // work does operations until there are none left, the time is over, or the run is stopped. With a rate
@@ -260,7 +338,8 @@ func (t *tools) waitUntil(due int64) bool {
 }
 
 // operationOf returns the operations of one thread.
-func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
+func (f *fixture) operationOf(existing *generate.Acknowledged, thread int, isBeside bool) operation {
+	s := f.settings
 	left := uint64(math.MaxUint64)
 	if total, ok := s.TotalOperations(); ok && !isBeside {
 		count, number := uint64(s.Threads), uint64(thread)
@@ -269,7 +348,7 @@ func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
 			left++
 		}
 	}
-	d := drawn{pick: pickOf(s, thread), records: s.Records, left: left}
+	d := drawn{pick: f.pickOf(thread), records: s.Records, left: left}
 	if isBeside {
 		return &fill{d}
 	}
@@ -297,15 +376,40 @@ func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
 		return &readsAndWrites{drawn: d, readRatio: s.ReadRatio}
 	case settings.Compact:
 		return &compaction{}
+	case settings.YcsbA, settings.YcsbB, settings.YcsbC, settings.YcsbD, settings.YcsbE, settings.YcsbF:
+		return &ycsb{workload: s.Workload, existing: existing, pick: d.pick, left: left}
 	}
 	return &fill{d}
 }
 
-func pickOf(s *settings.Settings, thread int) generate.Pick {
+// expectedRecords is the number of records for which hot records are chosen, so that they stay where
+// they are while records are inserted.
+func (f *fixture) expectedRecords() uint64 {
+	s, inserts := f.settings, uint64(0)
+	switch {
+	case !s.Workload.IsYcsb():
+		return s.Records
+	case s.Workload.Inserts() && s.Amount.Operations > 0:
+		// As in YCSB, twice as many as there will be on average: 5% of the operations insert.
+		inserts = s.Amount.Operations / 10
+	case s.Workload.Inserts():
+		// Nobody knows how many there will be, so the store may grow to twice its size.
+		inserts = f.end
+	}
+	// YCSB's generator covers the numbers from 0 to the number of records, both included.
+	return f.end + inserts + 1
+}
+
+func (f *fixture) pickOf(thread int) generate.Pick {
+	s := f.settings
 	threads := max(s.Threads, thread+1)
 	switch s.Distribution {
 	case settings.Sequential:
 		return generate.NewSequential(thread, threads)
+	case settings.Zipfian:
+		return generate.NewScrambledZipfian(s.OperationsSeed(), thread, laneRecords, f.expectedRecords())
+	case settings.Latest:
+		return generate.NewLatest(s.OperationsSeed(), thread, laneRecords)
 	case settings.Permutation:
 		return generate.NewPermuted(s.OperationsSeed(), thread, threads, laneRecords)
 	}

@@ -66,6 +66,10 @@ func (v *versions) next() uint64 {
 
 // put puts a record with a new value.
 func (t *tools) put(record uint64) (measure.Done, error) {
+	if record >= t.population.Capacity() {
+		return measure.Done{}, fmt.Errorf("record %d: the run inserts more records than this program "+
+			"has room for, which are %d; give the run less time", record, t.population.Capacity())
+	}
 	t.value = t.values.Write(record, t.versions.next(), t.value)
 	t.key = t.keys.Present(record, t.key)
 	if err := t.store.DB.Set(t.key, t.value, t.write); err != nil {
@@ -152,8 +156,9 @@ func (t *tools) drawPresent(pick generate.Pick, records uint64) (uint64, bool) {
 			return record, true
 		}
 	}
-	if record, ok := t.population.NextFrom(pick.Next(records)); ok {
+	if record, ok := t.population.NextFrom(pick.Next(records)); ok && record < records {
 		return record, true
 	}
-	return t.population.NextFrom(0)
+	record, ok := t.population.NextFrom(0)
+	return record, ok && record < records
 }

@@ -43,7 +43,11 @@ const (
 	Uniform     Distribution = "uniform"
 	Permutation Distribution = "permutation"
 	Sequential  Distribution = "sequential"
+	Zipfian     Distribution = "zipfian:0.99"
+	Latest      Distribution = "latest"
 )
+
+var distributions = []Distribution{Uniform, Permutation, Sequential, Zipfian, Latest}
 
 // Cache says whether the data is in the page cache when a workload begins.
 type Cache string
@@ -74,7 +78,10 @@ type Settings struct {
 	// WriteRate is the rate of the writer beside reads, in operations a second; 0 lets it write as
 	// fast as it can.
 	WriteRate float64
-	Cache     Cache
+	// ArrivalRate is the rate of an open loop with even gaps, in operations a second of all threads;
+	// 0 is a closed loop.
+	ArrivalRate float64
+	Cache       Cache
 	// Seed decides keys and values, and OperationSeed what a workload draws.
 	Seed          uint64
 	OperationSeed uint64
@@ -117,13 +124,19 @@ func Parse(arguments []string, output io.Writer) ([]Settings, error) {
 		"end after this `number` of operations of all threads")
 	flags.BoolVar(&everyRecord, "every-record", false, "do it once with every record")
 	flags.StringVar((*string)(&s.Distribution), "distribution", "",
-		"how records are drawn: uniform or permutation")
+		"how records are drawn: uniform, permutation, zipfian:0.99 or latest")
 	flags.IntVar(&s.Batch, "batch", 1000, "the `entries` of a batch, or the keys of multireadrandom")
 	number(flags, &s.Nexts, "nexts", 10, "the `entries` that are read after a seek")
 	flags.Float64Var(&s.ReadRatio, "read-ratio", 0.9, "the `part` of reads in readrandomwriterandom")
 	flags.BoolVar(&s.Sync, "sync", false, "each write waits until it is durable")
 	flags.Float64Var(&s.WriteRate, "write-rate", 0, "the `operations` a second of the writer beside "+
 		"reads; 0 lets it write as fast as it can")
+	flags.Func("arrival", "closed, or constant:`RATE` for an open loop with that many operations a "+
+		"second at even times (default closed)", func(text string) error {
+		rate, err := arrivalRate(text)
+		s.ArrivalRate = rate
+		return err
+	})
 	number(flags, &s.Seed, "seed", 1, "the `seed` of keys and values")
 	number(flags, &s.OperationSeed, "operation-seed", 1, "the `seed` of what a workload draws")
 	size(flags, &s.Engine.MemtableBytes, "memtable-bytes", 64<<20, "`bytes` of the memtable")
@@ -177,6 +190,19 @@ func Parse(arguments []string, output io.Writer) ([]Settings, error) {
 	return all, nil
 }
 
+// arrivalRate reads the value of --arrival; 0 is a closed loop.
+func arrivalRate(text string) (float64, error) {
+	if text == "closed" {
+		return 0, nil
+	}
+	given, ok := strings.CutPrefix(text, "constant:")
+	rate, err := strconv.ParseFloat(given, 64)
+	if !ok || err != nil || !(rate >= generate.LeastRate && rate <= generate.MostRate) {
+		return 0, errors.New("it must be closed, or constant:RATE with a rate from 1 to 10^9")
+	}
+	return rate, nil
+}
+
 func cacheOf(warm, cold bool) (Cache, error) {
 	switch {
 	case warm && cold:
@@ -198,6 +224,9 @@ func (s *Settings) resolve() error {
 	}
 	if s.Workload.HasSingleThread() && s.Threads != 1 {
 		return fmt.Errorf("--threads: %s has one thread, not %d", s.Workload, s.Threads)
+	}
+	if s.ArrivalRate > 0 && !s.Workload.HasSingleOperations() {
+		return fmt.Errorf("--arrival: %s does one long thing, for which there is no rate", s.Workload)
 	}
 	if s.Workload == FillSync {
 		s.Sync = true
@@ -256,7 +285,7 @@ func (s *Settings) resolveAmount() error {
 		return fmt.Errorf("--every-record: %s does not go through the records", s.Workload)
 	case s.Amount.Seconds > 0 && s.Workload.HasSingleThread():
 		return fmt.Errorf("--seconds: %s takes as long as it takes", s.Workload)
-	case s.Amount.Seconds > 0 && s.Workload == FillSeq:
+	case s.Amount.Seconds > 0 && (s.Workload == FillSeq || s.Workload == YcsbLoad):
 		return fmt.Errorf("--seconds: %s ends when all records are there", s.Workload)
 	}
 	return nil
@@ -268,13 +297,10 @@ func (s *Settings) resolveDistribution() error {
 		return fmt.Errorf("--distribution: %s draws no records", s.Workload)
 	case s.Distribution == "" && s.Workload.DrawsRecords() && s.Amount.EveryRecord:
 		s.Distribution = Permutation
-	case s.Distribution == "" && s.Workload.DrawsRecords():
-		s.Distribution = Uniform
 	case s.Distribution == "":
-		s.Distribution = Sequential
-	case s.Distribution != Uniform && s.Distribution != Permutation && s.Distribution != Sequential:
-		return fmt.Errorf("--distribution is `%s`; this program has uniform, permutation and sequential",
-			s.Distribution)
+		s.Distribution = s.Workload.distribution()
+	case !slices.Contains(distributions, s.Distribution):
+		return fmt.Errorf("--distribution is `%s`; this program has %v", s.Distribution, distributions)
 	}
 	return nil
 }

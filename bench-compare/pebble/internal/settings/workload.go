@@ -27,6 +27,13 @@ const (
 	DeleteRandom           Workload = "deleterandom"
 	Compact                Workload = "compact"
 	Open                   Workload = "open"
+	YcsbLoad               Workload = "ycsb-load"
+	YcsbA                  Workload = "ycsb-a"
+	YcsbB                  Workload = "ycsb-b"
+	YcsbC                  Workload = "ycsb-c"
+	YcsbD                  Workload = "ycsb-d"
+	YcsbE                  Workload = "ycsb-e"
+	YcsbF                  Workload = "ycsb-f"
 )
 
 // facts of a workload. They follow crates/bench/src/settings/facts.rs.
@@ -36,6 +43,8 @@ type facts struct {
 	makesStore bool
 	// writes: it changes what is in the store.
 	writes bool
+	// inserts: it adds new records to a filled store.
+	inserts bool
 	// besideWriter: one more thread overwrites while the others read.
 	besideWriter bool
 	// drawsRecords: a distribution may be given.
@@ -50,7 +59,8 @@ type facts struct {
 var Workloads = []Workload{
 	FillSeq, FillRandom, FillSync, FillBatch, Overwrite, ReadRandom, ReadMissing, ReadSeq,
 	ReadReverse, SeekRandom, MultiReadRandom, ReadWhileWriting, SeekRandomWhileWriting,
-	ReadRandomWriteRandom, DeleteRandom, Compact, Open,
+	ReadRandomWriteRandom, DeleteRandom, Compact, Open, YcsbLoad, YcsbA, YcsbB, YcsbC, YcsbD, YcsbE,
+	YcsbF,
 }
 
 const defaultSeconds = 10
@@ -93,6 +103,19 @@ var allFacts = map[Workload]facts{
 		writes: true, drawsRecords: true, everyRecord: true, amount: allRecords},
 	Compact: {about: "compacts the whole store", amount: one},
 	Open:    {about: "opens the store with a log of about one memtable that is replayed", writes: true, amount: one},
+	YcsbLoad: {about: "puts every record once, with the keys of YCSB",
+		makesStore: true, writes: true, everyRecord: true, amount: everyRecord},
+	YcsbA: {about: "YCSB A: half reads, half updates",
+		writes: true, drawsRecords: true, amount: allRecords},
+	YcsbB: {about: "YCSB B: 95% reads, 5% updates",
+		writes: true, drawsRecords: true, amount: allRecords},
+	YcsbC: {about: "YCSB C: reads", drawsRecords: true, amount: allRecords},
+	YcsbD: {about: "YCSB D: 95% reads of the newest records, 5% inserts",
+		writes: true, inserts: true, drawsRecords: true, amount: allRecords},
+	YcsbE: {about: "YCSB E: 95% scans of up to 100 entries, 5% inserts",
+		writes: true, inserts: true, drawsRecords: true, amount: allRecords},
+	YcsbF: {about: "YCSB F: half reads, half reads with an update of what was read",
+		writes: true, drawsRecords: true, amount: allRecords},
 }
 
 // About describes the workload in half a sentence.
@@ -109,6 +132,31 @@ func (w Workload) HasBesideWriter() bool { return allFacts[w].besideWriter }
 
 // DrawsRecords says whether records are drawn.
 func (w Workload) DrawsRecords() bool { return allFacts[w].drawsRecords }
+
+// Inserts says whether the workload adds new records to a filled store.
+func (w Workload) Inserts() bool { return allFacts[w].inserts }
+
+// IsYcsb says whether this is YCSB's load or one of its core workloads, whose keys are hashes.
+func (w Workload) IsYcsb() bool { return strings.HasPrefix(string(w), "ycsb-") }
+
+// HasSingleOperations says whether the workload is a number of operations that can start one by one.
+// The others do one long thing, for which there is no rate.
+func (w Workload) HasSingleOperations() bool {
+	return !w.HasSingleThread() && w != ReadSeq && w != ReadReverse
+}
+
+// distribution is how records are drawn if nothing else is said.
+func (w Workload) distribution() Distribution {
+	switch {
+	case w == YcsbD:
+		return Latest
+	case w.IsYcsb() && w.DrawsRecords():
+		return Zipfian
+	case w.DrawsRecords():
+		return Uniform
+	}
+	return Sequential
+}
 
 // HasSingleThread says whether the workload does one long thing.
 func (w Workload) HasSingleThread() bool {

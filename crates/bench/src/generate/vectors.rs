@@ -11,13 +11,16 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::arrival::{Arrivals, Spacing};
 use super::hash::mix;
 use super::keys::{Keys, MAX_KEY_BYTES};
 use super::permutation::Permutation;
 use super::pick::{Distribution, Pick};
 use super::random::{Random, Stream, seed_of_operations};
+use super::rate::Rate;
 use super::sizes::Sizes;
 use super::values::Values;
+use super::zipfian::YCSB_THETA;
 
 fn path() -> PathBuf {
     let crate_folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -232,5 +235,88 @@ fn seeds_of_operations_are_those_of_the_file() {
     for case in cases::<SeedCase>("operation_seeds") {
         let mixed = seed_of_operations(case.seed.0, case.operation_seed.0, &case.workload);
         assert_eq!(mixed, case.mixed.0, "{case:?}");
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct YcsbKeyCase {
+    record: Number,
+    present: String,
+}
+
+#[test]
+fn keys_of_ycsb_are_those_of_the_file() {
+    let mut buffer = [0; MAX_KEY_BYTES];
+    let keys = Keys::ycsb(0).unwrap();
+    for case in cases::<YcsbKeyCase>("ycsb_keys") {
+        let present = keys.present(case.record.0, &mut buffer);
+        assert_eq!(present, case.present.as_bytes(), "{case:?}");
+    }
+}
+
+/// Many draws from distributions whose formulas have powers and logarithms: a difference in the last
+/// bit changes few draws, so all of them are in the checksum.
+#[derive(Debug, Deserialize)]
+struct SkewedCase {
+    distribution: String,
+    expected_records: Number,
+    seed: Number,
+    thread: u32,
+    threads: u32,
+    lane: u32,
+    /// The records at the first draw. After each draw of ten there is one more.
+    items: Number,
+    count: u64,
+    first: Vec<Number>,
+    checksum: Number,
+}
+
+#[test]
+fn skewed_draws_are_those_of_the_file() {
+    for case in cases::<SkewedCase>("skewed_picks") {
+        let theta = YCSB_THETA;
+        let expected_records = case.expected_records.0;
+        let distribution = match case.distribution.as_str() {
+            "scrambled_zipfian" => Distribution::ScrambledZipfian {
+                theta,
+                expected_records,
+            },
+            "latest" => Distribution::Latest { theta },
+            other => panic!("{}: unknown distribution `{other}`", path().display()),
+        };
+        let stream = Stream::new(case.seed.0, case.thread, case.threads).unwrap();
+        let mut pick = Pick::new(&distribution, stream.lane(case.lane)).unwrap();
+        let draws = (0..case.count).map(|draw| pick.next(case.items.0 + draw / 10));
+        let (mut first, mut checksum) = (Vec::new(), 0);
+        for draw in draws {
+            if first.len() < case.first.len() {
+                first.push(Number(draw));
+            }
+            checksum = mix(checksum ^ draw);
+        }
+        assert_eq!(first, case.first, "{case:?}");
+        assert_eq!(checksum, case.checksum.0, "{case:?}");
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct ArrivalCase {
+    per_second: f64,
+    thread: u32,
+    threads: u32,
+    /// Each of this number of arrivals is in the list.
+    step: usize,
+    nanoseconds: Vec<Number>,
+}
+
+#[test]
+fn arrivals_are_those_of_the_file() {
+    for case in cases::<ArrivalCase>("arrivals") {
+        let rate = Rate::Constant(case.per_second);
+        let stream = Stream::new(1, case.thread, case.threads).unwrap();
+        let arrivals = Arrivals::new(&rate, Spacing::Even, stream).unwrap();
+        let times = arrivals.step_by(case.step).take(case.nanoseconds.len());
+        let times: Vec<Number> = times.map(Number).collect();
+        assert_eq!(times, case.nanoseconds, "{case:?}");
     }
 }
