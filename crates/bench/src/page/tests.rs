@@ -399,11 +399,18 @@ fn the_largest_and_strangest_numbers_can_be_drawn() {
     record.until_last_s = f64::NAN;
     (record.ops_per_s, record.p50_us) = (Some(f64::NAN), Some(-1.0));
     parsed(&[record.clone(), record], |document| {
-        for path in document
-            .descendants()
-            .filter_map(|node| node.attribute("d"))
-        {
-            assert!(!path.contains("NaN") && !path.contains("inf"), "{path}");
+        // The parts of an SVG picture that have numbers.
+        let names = [
+            "d", "x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "width", "height", "points",
+        ];
+        let drawn = |name| {
+            let nodes = document.descendants();
+            nodes.filter_map(move |node| node.attribute(name))
+        };
+        assert!(drawn("d").count() > 0, "no path is drawn");
+        for number in names.into_iter().flat_map(drawn) {
+            let is_number = !number.contains("NaN") && !number.contains("inf");
+            assert!(is_number, "{number}");
         }
     });
 }

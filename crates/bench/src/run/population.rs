@@ -261,7 +261,18 @@ mod tests {
 
         #[test]
         fn no_bytes_make_the_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = Population::decode(&bytes);
+            if let Ok(read) = Population::decode(&bytes) {
+                let again = Population::decode(&read.encode().unwrap()).unwrap();
+                prop_assert!(again.records().eq(read.records()));
+            }
+            // Few bytes are a frame of zstd. These are one, with whole words or with a part of one.
+            let read = Population::decode(&zstd::encode_all(&bytes[..], 1).unwrap());
+            prop_assert_eq!(read.is_ok(), bytes.len() % 8 == 0);
+            if let Ok(read) = read {
+                let is_set = |bit: &u64| bytes[(bit / 8) as usize] & 1 << (bit % 8) != 0;
+                let records = (0..8 * bytes.len() as u64).filter(is_set);
+                prop_assert!(read.records().eq(records));
+            }
         }
     }
 

@@ -152,6 +152,7 @@ fn bad_parameters_are_refused() {
     assert!(refused(Distribution::Latest { theta: f64::NAN }));
 }
 
+/// It does not compile if they cannot, so nothing is asserted when it runs.
 #[test]
 fn picks_can_be_moved_to_threads() {
     fn is_send<T: Send>() {}

@@ -69,6 +69,15 @@ where
     Ok(())
 }
 
+/// If the text is that of a value, the value returns from its own text.
+fn returns_if_read<T>(text: &str) -> Result<(), TestCaseError>
+where
+    T: std::fmt::Display + std::fmt::Debug + std::str::FromStr<Err = TextError> + PartialEq,
+    T: serde::Serialize + serde::de::DeserializeOwned,
+{
+    text.parse::<T>().map_or(Ok(()), returns)
+}
+
 proptest! {
     #[test]
     fn sizes_of_values_return(value in value_bytes()) { returns(value)?; }
@@ -93,9 +102,21 @@ proptest! {
 
     #[test]
     fn no_text_makes_a_parser_panic(text in "[0-9a-zA-Z_.:@, µ]{0,24}|\\PC{0,12}") {
-        let _ = (parse_size(&text), parse_count(&text), parse_seconds(&text), parse_rate(&text));
-        let _ = (text.parse::<ValueBytes>(), text.parse::<Distribution>());
-        let _ = (text.parse::<Arrival>(), text.parse::<Amount>(), text.parse::<Workload>());
+        // A text is refused, or it is a number that can be written again, or a value that returns.
+        if let Ok(bytes) = parse_size(&text) {
+            prop_assert_eq!(parse_size(&size_text(bytes)), Ok(bytes));
+        }
+        if let Ok(count) = parse_count(&text) {
+            prop_assert_eq!(parse_count(&count.to_string()), Ok(count));
+        }
+        for number in [parse_seconds(&text), parse_rate(&text)].into_iter().flatten() {
+            prop_assert!(number.is_finite() && number >= 0.0, "{}", number);
+        }
+        returns_if_read::<ValueBytes>(&text)?;
+        returns_if_read::<Distribution>(&text)?;
+        returns_if_read::<Arrival>(&text)?;
+        returns_if_read::<Amount>(&text)?;
+        returns_if_read::<Workload>(&text)?;
     }
 }
 
