@@ -164,10 +164,11 @@ type Disk struct {
 
 // System is what the system did for the process.
 type System struct {
-	MinorFaults         *uint64 `json:"minor_faults"`
-	MajorFaults         *uint64 `json:"major_faults"`
-	VoluntarySwitches   *uint64 `json:"voluntary_switches"`
-	InvoluntarySwitches *uint64 `json:"involuntary_switches"`
+	MinorFaults         *uint64  `json:"minor_faults"`
+	MajorFaults         *uint64  `json:"major_faults"`
+	MajorFaultsPerOp    *float64 `json:"major_faults_per_op"`
+	VoluntarySwitches   *uint64  `json:"voluntary_switches"`
+	InvoluntarySwitches *uint64  `json:"involuntary_switches"`
 }
 
 // Of returns the record of a run that has just ended.
@@ -317,6 +318,10 @@ func (r *Record) takeResources(s *settings.Settings, outcome *run.Outcome) {
 		MajorFaults:         measure.Growth(before.MajorFaults, after.MajorFaults),
 		VoluntarySwitches:   measure.Growth(before.VoluntarySwitches, after.VoluntarySwitches),
 		InvoluntarySwitches: measure.Growth(before.InvoluntarySwitches, after.InvoluntarySwitches),
+	}
+	if faults := r.System.MajorFaults; faults != nil {
+		operations := float64(r.Operations + r.BesideOperations)
+		r.System.MajorFaultsPerOp = measure.Ratio(float64(*faults), operations)
 	}
 	r.Disk = Disk{outcome.Sizes, outcome.ClosedSizes, outcome.Records, outcome.LiveBytes, outcome.CachedBefore,
 		outcome.CachedAfter}

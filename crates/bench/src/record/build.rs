@@ -217,9 +217,12 @@ impl Record {
             device_read_bytes: grown(|reading| reading.device_read_bytes),
             device_write_bytes: grown(|reading| reading.device_write_bytes),
         };
+        let major_faults = grown(|reading| reading.major_faults);
+        let operations = (self.operations + self.beside_operations) as f64;
         self.system = System {
             minor_faults: grown(|reading| reading.minor_faults),
-            major_faults: grown(|reading| reading.major_faults),
+            major_faults,
+            major_faults_per_op: major_faults.and_then(|all| ratio(all as f64, operations)),
             voluntary_switches: grown(|reading| reading.voluntary_switches),
             involuntary_switches: grown(|reading| reading.involuntary_switches),
         };

@@ -140,13 +140,15 @@ pub struct Disk {
 }
 
 /// What the system did for the process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct System {
     /// Page faults that needed no device.
     pub minor_faults: Option<u64>,
     /// Page faults that read from a device.
     pub major_faults: Option<u64>,
+    /// The same for each operation of all threads.
+    pub major_faults_per_op: Option<f64>,
     /// Context switches of threads that waited.
     pub voluntary_switches: Option<u64>,
     /// Context switches of threads that lost their processor.

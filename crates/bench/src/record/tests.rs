@@ -225,6 +225,8 @@ fn figures_follow_from_what_was_measured() {
     // The last second but one is whole; later ones belong to the wait until idle.
     assert_eq!(record.silent_seconds, 1);
     assert_eq!(record.rss_bytes, Some(70));
+    // Those of the thread beside the measured ones count too.
+    assert_eq!(record.system.major_faults_per_op, Some(5.0 / 110.0));
     let open = record.open_loop.unwrap();
     assert_eq!(open.intended_ops_per_s, Some(50.0));
     assert!((open.achieved_ops_per_s.unwrap() - 100.0 / 3.0).abs() < 1e-9);
@@ -551,6 +553,7 @@ fn the_table_shows_all_that_matters_in_100_columns() {
         "4.00x of the user's 1000 B with the log, 2.90x without",
         "1.50x with the log, 1.00x without",
         "foreground 2.00 s, flushes 500 ms, compactions 1.00 s",
+        "70 B anonymous and 80 B resident at most; 0.05 page faults that read, per operation",
         "put, served",
         "stood in for the persistent memory",
     ] {
@@ -570,7 +573,9 @@ fn the_table_of_a_run_without_figures_hides_nothing() {
     assert!(!text.contains("FAILURES"), "{text}");
     let mut calm = found();
     calm.measured.figures.stall_s = BTreeMap::from([("log".into(), 0.0)]);
+    calm.measured.after.major_faults = calm.measured.before.major_faults;
     let text = table(&record_of(&calm));
+    assert!(!text.contains("page faults"), "{text}");
     assert!(text.contains("none by the engine's account"), "{text}");
 }
 

@@ -258,9 +258,15 @@ fn processor(record: &Record) -> Vec<String> {
 
 fn memory(record: &Record) -> Vec<String> {
     let part = |value: Option<u64>| bytes(value.map(|value| value as f64));
-    vec![format!(
+    let mut facts = vec![format!(
         "{} anonymous and {} resident at most",
         part(record.memory.peak_anonymous_bytes),
         part(record.memory.peak_resident_bytes)
-    )]
+    )];
+    // With enough memory there are none, or a few when a run begins.
+    let faults = record.system.major_faults_per_op;
+    if let Some(faults) = faults.filter(|faults| *faults >= 0.01) {
+        facts.push(format!("{faults:.2} page faults that read, per operation"));
+    }
+    facts
 }
