@@ -1,7 +1,8 @@
 //! Arenas: the memory of memtables. It is faulted in once, and reused as a whole.
 //!
-//! Faulting in 64 MiB takes 5 to 200 ms, so a store does it once for each arena that it needs at
-//! the same time, not once for each memtable. When its memtable is dropped, an arena goes back to
+//! Faulting in 64 MiB takes 5 to 300 ms, so a store does it once for each arena that it needs at
+//! the same time, not once for each memtable, and in the background. A writer that needs an arena
+//! before one is prepared gets its pages as it writes. When its memtable is dropped, an arena goes back to
 //! its pool; the pool keeps a fixed number and returns the others to the system. Nothing here
 //! blocks or makes a storage call, so this may happen in a destructor, on any thread: the pool's
 //! shelf is an array of atomic pointers.
@@ -97,8 +98,8 @@ unsafe impl Sync for Arena {}
 
 impl ArenaPool {
     /// A pool of arenas of `arena_bytes` (rounded up to whole pages) that keeps up to `keep_count`
-    /// unused ones (at most 16). With `prefault`, all pages of a new arena are brought in at once,
-    /// which takes milliseconds, and not one by one as the memtable grows.
+    /// unused ones (at most 16). With `prefault`, [`ArenaPool::prepare`] brings in all pages of a new
+    /// arena at once, which takes milliseconds. Otherwise they come one by one as the memtable grows.
     pub fn new(arena_bytes: usize, keep_count: usize, prefault: bool) -> ArenaPool {
         let arena_bytes = arena_bytes
             .clamp(MIN_ARENA_BYTES, MAX_ARENA_BYTES - PAGE_BYTES)
@@ -117,16 +118,12 @@ impl ArenaPool {
     }
 
     /// A kept arena, or a new one. If `min_bytes` is more than the size of the pool's arenas, a new
-    /// one of that size.
+    /// one of that size. The pages of a new one come in as they are written, so that the caller, who
+    /// is a writer, waits for two megabytes at a time at most.
     pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
         let shared = &self.shared;
-        let pages = if shared.prefault {
-            Pages::AtOnce
-        } else {
-            Pages::AsWritten
-        };
         if min_bytes > shared.arena_bytes {
-            return self.map(min_bytes, pages);
+            return self.map(min_bytes, Pages::AsWritten);
         }
         for place in &shared.shelf[..shared.keep_count] {
             // Acquire: the last user's writes come before the next user's writes.
@@ -140,7 +137,7 @@ impl ArenaPool {
                 });
             }
         }
-        self.map(shared.arena_bytes, pages)
+        self.map(shared.arena_bytes, Pages::AsWritten)
     }
 
     /// A new arena whose pages come in one by one as they are written, with small pages at both
@@ -201,8 +198,12 @@ impl ArenaPool {
         if shared.shelf[..shared.keep_count].iter().any(kept) {
             return Ok(());
         }
+        let pages = match shared.prefault {
+            true => Pages::AtOnce,
+            false => Pages::AsWritten,
+        };
         // When it is dropped, it goes to the shelf.
-        self.take(0).map(drop)
+        self.map(shared.arena_bytes, pages).map(drop)
     }
 
     /// Refuses new arenas of at least this size, as a system without memory would. For tests.
