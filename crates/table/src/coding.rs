@@ -356,15 +356,7 @@ mod tests {
     fn cursors_stop_at_the_end() {
         let mut c = Cursor::new(&[1, 0, 2]);
         assert_eq!(c.u16("x").unwrap(), 1);
-        assert_eq!(
-            c.u32("y").unwrap_err(),
-            Damage {
-                what: "y",
-                offset: 2,
-                expected: 4,
-                found: 1
-            }
-        );
+        assert_eq!(c.u32("y").unwrap_err(), Damage::new("y", 2, 4, 1));
         assert!(c.finish("end").is_err());
     }
 }

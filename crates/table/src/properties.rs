@@ -6,11 +6,18 @@
 //!
 //! Threading: plain data.
 
+use siltstone_storage::ReadFile;
+
+use crate::checksum::crc32c;
 use crate::coding::{Bytes, Cursor};
 use crate::compress::Codec;
-use crate::error::{Damage, Result, TableError};
+use crate::error::{Damage, Feature, Result, TableError};
+use crate::footer::{FOOTER_BYTES, Footer};
 use crate::key::MAX_SEQ;
-use crate::limits::{MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MIN_BLOCK_SIZE_BYTES};
+use crate::limits::{
+    MAX_BITS_PER_KEY, MAX_BLOCK_SIZE_BYTES, MAX_KEY_BYTES, MAX_PROPERTIES_BYTES,
+    MIN_BLOCK_SIZE_BYTES,
+};
 
 /// This bit is set in tags that a reader must understand.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
@@ -69,7 +76,59 @@ const BITS_PER_KEY: u16 = 15 | MUST_UNDERSTAND;
 const LAYOUT: u16 = 17 | MUST_UNDERSTAND;
 const KEYSPACE: u16 = 18;
 
+/// Properties that are reserved for features (RFC 12). A table with one of them is refused.
+const MERGE_OPERATOR: u16 = 19 | MUST_UNDERSTAND;
+const VALUE_LOGS: u16 = 20 | MUST_UNDERSTAND;
+const EXPIRIES: u16 = 21 | MUST_UNDERSTAND;
+
+/// The feature that a table with this property has.
+#[cold]
+fn feature_of(tag: u16) -> Feature {
+    match tag {
+        MERGE_OPERATOR => Feature::MergeOperands,
+        VALUE_LOGS => Feature::ValueAddresses,
+        EXPIRIES => Feature::Expiries,
+        tag => Feature::Property(tag),
+    }
+}
+
+/// Refuses a table of another version of the layout rules, once its property was read. `seen` has a
+/// bit for each property that was read.
+fn refuse_layout(p: &Properties, seen: u32, file: &str) -> Result<()> {
+    if seen & 1 << (LAYOUT & !MUST_UNDERSTAND) != 0 && p.layout_version != LAYOUT_VERSION {
+        return Err(TableError::UnsupportedLayout {
+            file: file.to_string(),
+            found: p.layout_version,
+            supported: LAYOUT_VERSION,
+        });
+    }
+    Ok(())
+}
+
 impl Properties {
+    /// Reads, verifies and decodes the properties of a table with this footer, and nothing else.
+    ///
+    /// # Errors
+    /// Storage errors, damage, or what this program does not have.
+    pub fn read(file: &dyn ReadFile, footer: &Footer) -> Result<Properties> {
+        let len = footer.properties_bytes;
+        let at = file.len().saturating_sub(FOOTER_BYTES as u64 + len);
+        let damaged = |what, expected, found| {
+            Err(Damage::new(what, 0, expected, found).in_file(file.name(), at))
+        };
+        if !(4..=MAX_PROPERTIES_BYTES).contains(&len) {
+            return damaged("length of the properties", MAX_PROPERTIES_BYTES, len);
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_at(at, &mut bytes)?;
+        let end = bytes.len() - 4;
+        let (stored, found) = (bytes.as_slice().u32(end), crc32c(&bytes[..end]));
+        if stored != found {
+            return damaged("checksum of the properties", found.into(), stored.into());
+        }
+        Properties::decode(&bytes[..end], file.name(), at)
+    }
+
     /// The raw size of all entries in bytes, as layouts count it.
     pub fn raw_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + crate::key::ENTRY_OVERHEAD_BYTES * self.entries
@@ -183,11 +242,9 @@ impl Properties {
                 13 => p.blocks = count()?,
                 CODEC => {
                     let number = byte()?;
-                    p.codec =
-                        Codec::from_u8(number).ok_or_else(|| TableError::UnsupportedFeature {
-                            file: file.to_string(),
-                            tag: CODEC,
-                        })?;
+                    p.codec = Codec::from_u8(number).ok_or_else(|| {
+                        damaged(Damage::unsupported(Feature::Codec(number), at + 6))
+                    })?;
                 }
                 BITS_PER_KEY => {
                     p.bits_per_key = byte()?;
@@ -208,10 +265,9 @@ impl Properties {
                     p.keyspace = Some(value.u32(0));
                 }
                 _ if tag & MUST_UNDERSTAND != 0 => {
-                    return Err(TableError::UnsupportedFeature {
-                        file: file.to_string(),
-                        tag,
-                    });
+                    // Another version of the layout rules says more, and its tag is lower.
+                    refuse_layout(&p, seen, file)?;
+                    return Err(damaged(Damage::unsupported(feature_of(tag), at)));
                 }
                 _ => {}
             }
@@ -219,6 +275,7 @@ impl Properties {
                 seen |= 1 << number;
             }
         }
+        refuse_layout(&p, seen, file)?;
         // All fields except the keys and the keyspace are always present.
         let always = ((1u32 << 18) - 2) & !(1 << SMALLEST_KEY | 1 << LARGEST_KEY | 1 << LEFT_BOUND);
         if seen & always != always {
@@ -228,12 +285,6 @@ impl Properties {
                 always as u64,
                 (seen & always) as u64,
             )));
-        }
-        if p.layout_version != LAYOUT_VERSION {
-            return Err(TableError::UnsupportedFeature {
-                file: file.to_string(),
-                tag: LAYOUT,
-            });
         }
         p.check().map_err(damaged)?;
         Ok(p)
@@ -329,7 +380,13 @@ mod tests {
         bytes[known + 1] = 0x80;
         let e = Properties::decode(&bytes, "t", 0).unwrap_err();
         assert!(
-            matches!(e, TableError::UnsupportedFeature { tag: 0x8064, .. }),
+            matches!(
+                e,
+                TableError::UnsupportedFeature {
+                    feature: Feature::Property(0x8064),
+                    ..
+                }
+            ),
             "{e}"
         );
         for len in 0..known {

@@ -245,9 +245,10 @@ fn unsupported_jobs_are_declined_with_a_reason() {
                 params: vec![],
             })
         }),
-        ("unsorted", |j| {
-            j.inputs[0].kind = siltstone_table::job::InputKind::Unsorted
+        ("kind 2", |j| {
+            j.inputs[0].kind = siltstone_table::job::InputKind::Unknown(2)
         }),
+        ("location 1", |j| j.inputs[0].location = 1),
         ("above the published", |j| j.published = 3),
         ("ascending", |j| {
             j.soft_cuts = vec![b"k2".to_vec(), b"k1".to_vec()]

@@ -7,7 +7,7 @@
 use super::extent::MAX_PADDING_BYTES;
 use crate::coding::Bytes;
 use crate::compress::Codec;
-use crate::error::Damage;
+use crate::error::{Damage, Feature};
 use crate::key::{Kind, MAX_SEQ};
 use crate::limits::{MAX_BLOCK_ENTRIES, MAX_BLOCK_TAIL_BYTES, MAX_BLOCK_VALUE_BYTES};
 
@@ -30,6 +30,10 @@ pub const FLAG_COLUMNS_COMPRESSED: u8 = 16;
 
 /// Compressed parts use zstd, not lz4. Set only together with one of the two flags before it.
 pub const FLAG_ZSTD: u8 = 32;
+
+/// There is a column of expiries between kinds and value starts (reserved, RFC 12). A block with it
+/// is refused.
+pub const FLAG_EXPIRIES: u8 = 64;
 
 const KNOWN_FLAGS: u8 = 63;
 
@@ -146,6 +150,9 @@ impl Header {
             return bad("block sequence number width", 5, 7, h.seq_width as u64);
         }
         if flags & !KNOWN_FLAGS != 0 {
+            if flags & !KNOWN_FLAGS == FLAG_EXPIRIES {
+                return Err(Damage::unsupported(Feature::Expiries, 6));
+            }
             return bad("block flags", 6, KNOWN_FLAGS as u64, flags as u64);
         }
         if flags & FLAG_ZSTD != 0 && flags & (FLAG_VALUES_COMPRESSED | FLAG_COLUMNS_COMPRESSED) == 0

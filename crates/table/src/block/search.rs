@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 
 use super::header::{FLAG_KINDS, FLAG_PADS, HEADER_BYTES, Header};
 use crate::coding::{Bytes, head, partition_point};
-use crate::error::Damage;
+use crate::error::{Damage, Feature};
 use crate::key::Kind;
 use siltstone_storage::planted;
 
@@ -218,7 +218,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         Ok(self.bytes.compare(tail, tail_len, &suffix[width..]))
     }
 
-    /// The trailer of entry `i`. An unknown kind is damage.
+    /// The trailer of entry `i`. A reserved kind is refused, and an unknown one is damage.
     #[inline]
     pub fn trailer(&self, i: usize) -> Result<u64, Damage> {
         let h = &self.h;
@@ -231,14 +231,24 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         } else {
             h.base as u8
         };
+        if kind > Kind::Put as u8 {
+            return Err(self.refused_kind(i, kind));
+        }
+        Ok(seq << 8 | kind as u64)
+    }
+
+    /// The error for the kind of entry `i`, which is neither put nor delete.
+    #[cold]
+    fn refused_kind(&self, i: usize, kind: u8) -> Damage {
+        let h = &self.h;
+        let at = match h.has(FLAG_KINDS) {
+            true => (h.kinds + i) as u64,
+            false => 8,
+        };
         match Kind::from_u8(kind) {
-            Some(Kind::RangeDelete) | None => Err(Damage::new(
-                "kind of an entry",
-                (h.kinds + i) as u64,
-                Kind::ValueAddress as u64,
-                kind as u64,
-            )),
-            Some(_) => Ok(seq << 8 | kind as u64),
+            Some(Kind::Merge) => Damage::unsupported(Feature::MergeOperands, at),
+            Some(Kind::ValueAddress) => Damage::unsupported(Feature::ValueAddresses, at),
+            _ => Damage::new("kind of an entry", at, Kind::Put as u64, kind as u64),
         }
     }
 

@@ -160,14 +160,7 @@ fn seq() -> impl Strategy<Value = u64> {
 }
 
 fn entry() -> impl Strategy<Value = (Vec<u8>, u64, Vec<u8>)> {
-    let kind = prop::sample::select(vec![
-        Kind::Put,
-        Kind::Put,
-        Kind::Put,
-        Kind::Delete,
-        Kind::Merge,
-        Kind::ValueAddress,
-    ]);
+    let kind = prop::sample::select(vec![Kind::Put, Kind::Put, Kind::Put, Kind::Delete]);
     let value = prop_oneof![
         Just(vec![5u8; 8]),
         prop::collection::vec(any::<u8>(), 0..40)

@@ -28,7 +28,7 @@ use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::{Sample, TrustSyncs, verify_tables_until};
-use crate::job::{InputKind, Job, LAYOUT_VERSION};
+use crate::job::{InputKind, Job, LAYOUT_VERSION, LOCATION};
 use siltstone_storage::planted;
 
 /// Runs jobs on the host's cores.
@@ -147,8 +147,19 @@ impl Executor for CpuExecutor {
                 extension.name, extension.version
             ));
         }
-        if let Some(input) = job.inputs.iter().find(|i| i.kind == InputKind::Unsorted) {
-            return Err(format!("input {} is unsorted", input.name));
+        for input in &job.inputs {
+            if let InputKind::Unknown(number) = input.kind {
+                return Err(format!(
+                    "input {} has kind {number}, this executor knows tables (0) and streams (1)",
+                    input.name
+                ));
+            }
+            if input.location != LOCATION {
+                return Err(format!(
+                    "input {} is at location {}, this executor knows only location {LOCATION}",
+                    input.name, input.location
+                ));
+            }
         }
         let checked = job.check();
         checked.map_err(|reason| format!("malformed job: {reason}"))
@@ -156,7 +167,7 @@ impl Executor for CpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
-        run(job, ctx, How::Whole)
+        run(job, ctx, How::Whole).map_err(ExecError::declined_if_unsupported)
     }
 }
 

@@ -75,8 +75,10 @@ impl JobInputs {
                     Origin::Table(Arc::new(table))
                 }
                 InputKind::Stream => Origin::Stream(inputs.stream(input.location, &input.name)?),
-                InputKind::Unsorted => {
-                    return Err(ExecError::declined("unsorted inputs are not supported yet"));
+                InputKind::Unknown(_) => {
+                    return Err(ExecError::declined(
+                        "an input has a kind that is not known here",
+                    ));
                 }
             }))
         };

@@ -103,6 +103,17 @@ impl ExecError {
             reason: reason.into(),
         }
     }
+
+    /// The end of a job that an executor could not run. An input that needs what this build does
+    /// not have is no failure, so the job is declined: another executor may have it.
+    pub fn declined_if_unsupported(self) -> ExecError {
+        match self {
+            ExecError::Failed(error) if error.is_unsupported() => {
+                ExecError::declined(error.to_string())
+            }
+            error => error,
+        }
+    }
 }
 
 impl From<StorageError> for ExecError {

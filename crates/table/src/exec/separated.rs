@@ -88,6 +88,7 @@ impl Executor for RebuildExecutor {
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
         cpu::run(job, ctx, How::Survivors(self.source.clone()))
+            .map_err(ExecError::declined_if_unsupported)
     }
 }
 

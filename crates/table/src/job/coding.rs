@@ -102,7 +102,7 @@ fn get_output(i: &mut FieldReader<'_>) -> Decoded<OutputPrefix> {
 const INPUT_BYTES_MIN: usize = 51;
 
 fn put_input(out: &mut FieldWriter, x: &Input) {
-    out.u8(x.kind as u8);
+    out.u8(x.kind.number());
     out.u32(x.location);
     out.bytes(x.name.as_bytes());
     out.u32(x.run);
@@ -118,15 +118,8 @@ fn put_input(out: &mut FieldWriter, x: &Input) {
 }
 
 fn get_input(i: &mut FieldReader<'_>) -> Decoded<Input> {
-    let at = i.position();
-    let kind = match i.u8("input kind")? {
-        0 => InputKind::Table,
-        1 => InputKind::Stream,
-        2 => InputKind::Unsorted,
-        x => return Err(Damage::new("input kind", at, 2, x as u64)),
-    };
     Ok(Input {
-        kind,
+        kind: InputKind::from_number(i.u8("input kind")?),
         location: i.u32("input location")?,
         name: i.text("input name")?,
         run: i.u32("input run")?,

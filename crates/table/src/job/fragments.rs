@@ -122,7 +122,7 @@ pub fn verify_range_deletes(
             InputKind::Stream => inputs
                 .stream(input.location, &input.name)?
                 .range_deletes()?,
-            InputKind::Unsorted => Vec::new(),
+            InputKind::Unknown(_) => Vec::new(),
         };
         all.extend(input_range_deletes(input, &input.clip, found)?);
     }

@@ -34,16 +34,39 @@ pub const LAYOUT_VERSION: u16 = 2;
 
 /// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
 pub enum InputKind {
-    /// A table: an immutable object.
-    Table = 0,
+    /// A table: an immutable object. Its number is 0.
+    Table,
     /// A stream of entries in order, resolved by id: a memtable (which does not leave the process),
-    /// or a run of a device.
-    Stream = 1,
-    /// An unsorted run (number reserved).
-    Unsorted = 2,
+    /// or a run of a device. Its number is 1.
+    Stream,
+    /// A kind that this build does not know, with its number, which is at least 2. (2 is reserved
+    /// for unsorted runs.) An executor declines a job with such an input.
+    Unknown(u8),
 }
+
+impl InputKind {
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> InputKind {
+        match number {
+            0 => InputKind::Table,
+            1 => InputKind::Stream,
+            number => InputKind::Unknown(number),
+        }
+    }
+
+    /// The number of the kind.
+    pub fn number(self) -> u8 {
+        match self {
+            InputKind::Table => 0,
+            InputKind::Stream => 1,
+            InputKind::Unknown(number) => number,
+        }
+    }
+}
+
+/// The location of every input: the storage of the store's tables. No build knows another one.
+pub const LOCATION: u32 = 0;
 
 /// The user keys from `start` to before `end` (`None`: no end).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -88,8 +111,8 @@ impl KeyBounds {
 pub struct Input {
     /// The kind of the input.
     pub kind: InputKind,
-    /// The number of the storage that has it; 0 is that of the store's tables. The context resolves
-    /// it. A device has only location 0.
+    /// The number of the storage that has it: [`LOCATION`], that of the store's tables. Executors
+    /// decline a job with another one.
     pub location: u32,
     /// The object's name, or the stream's id.
     pub name: String,
@@ -115,7 +138,7 @@ impl Input {
     pub fn of_stream(id: &str, seqs: RangeInclusive<u64>) -> Input {
         Input {
             kind: InputKind::Stream,
-            location: 0,
+            location: LOCATION,
             name: id.to_string(),
             run: 0,
             len_bytes: 0,

@@ -322,12 +322,14 @@ impl Sections {
     }
 }
 
-/// Passes on errors of the storage, and returns damage as a value.
+/// Passes on errors of the storage and what this program does not have, and returns damage as a
+/// value. What it does not have is not damaged, so nobody may drop it as if it were.
 fn unless_damaged<T>(result: Result<T>) -> Result<std::result::Result<T, TableError>> {
     match result {
         Ok(found) => Ok(Ok(found)),
         Err(error @ TableError::Storage(_)) => Err(error),
         Err(error @ TableError::Misuse(_)) => Err(error),
+        Err(error) if error.is_unsupported() => Err(error),
         Err(error) => Ok(Err(error)),
     }
 }
@@ -443,7 +445,8 @@ fn sections_after_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
 /// Finds the readable parts of a table file.
 ///
 /// # Errors
-/// Those of the storage, and a lack of memory. Damage is part of the result.
+/// Those of the storage, a lack of memory, and a version or a feature that this program does not
+/// have. Damage is part of the result.
 pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
     let mut out = Salvage::default();
     let len = file.len();
@@ -462,6 +465,7 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
                     out.footer = Some(footer);
                     sections = Sections::of(footer.sections(), len);
                 }
+                Err(error) if error.is_unsupported() => return Err(error),
                 Err(error) => {
                     out.parts.push(("footer", error));
                     if let Some((found, holds)) = repaired_footer(file, &raw)? {
@@ -516,7 +520,8 @@ pub fn salvage(file: &dyn ReadFile, expect: &Expect) -> Result<Salvage> {
                 Some(bytes) => bytes,
                 None => read(file, 0, end.unwrap_or(len).min(len))?,
             };
-            walk::walk(&bytes, end.map(|e| e as usize), &rules, &mut out);
+            walk::walk(&bytes, end.map(|e| e as usize), &rules, &mut out)
+                .map_err(|damage| damage.in_file(file.name(), 0))?;
         }
     }
     out.sections = sections;

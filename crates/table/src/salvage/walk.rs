@@ -254,7 +254,15 @@ pub(super) fn chain_ends(bytes: &[u8]) -> Vec<usize> {
 }
 
 /// Adds all blocks of `bytes` to `out`. `end` is the end of the blocks, if it is known.
-pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mut Salvage) {
+///
+/// # Errors
+/// If a sound block has a feature that this program does not have.
+pub(super) fn walk(
+    bytes: &[u8],
+    end: Option<usize>,
+    rules: &Rules<'_>,
+    out: &mut Salvage,
+) -> Result<(), Damage> {
     let bytes = &bytes[..end.unwrap_or(bytes.len()).min(bytes.len())];
     let mut effort = EFFORT * bytes.len();
     let mut search = EFFORT * bytes.len();
@@ -273,7 +281,7 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
                 let Some(found) = next_block(bytes, at, &mut effort) else {
                     lost(out, at, bytes.len());
                     finish(out);
-                    return;
+                    return Ok(());
                 };
                 lost(out, at, found.0);
                 chain_start = found.0.max(1);
@@ -292,6 +300,7 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
             .and_then(|piece| follows(before(out, chain_first), &piece).map(|()| piece));
         match piece {
             Ok(piece) => out.pieces.push(piece),
+            Err(damage) if damage.feature.is_some() => return Err(damage.shifted(start as u64)),
             Err(damage) => out.gaps.push(Gap {
                 damage,
                 ..gap(out, start, block_end)
@@ -307,6 +316,7 @@ pub(super) fn walk(bytes: &[u8], end: Option<usize>, rules: &Rules<'_>, out: &mu
         lost(out, at, bytes.len());
     }
     finish(out);
+    Ok(())
 }
 
 /// The piece after which a chain's next piece must come. An island before it may not belong to the

@@ -11,8 +11,8 @@ use siltstone_table::error::TableError;
 use siltstone_table::exec::{EntryStream, InputMap, StreamEntry, StreamSource};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{
-    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
-    OutputPrefix,
+    DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, LOCATION,
+    OutputLimits, OutputPrefix,
 };
 use siltstone_table::key::compare_internal;
 use siltstone_table::merge::table::InputTable;
@@ -145,10 +145,10 @@ pub fn table_input(
     }
 }
 
-/// Makes a stream of the content and describes it as an input, at another location than tables.
+/// Makes a stream of the content and describes it as an input.
 pub fn stream_input(inputs: &mut InputMap, name: &str, content: &Content) -> Input {
     inputs.add_stream(
-        7,
+        LOCATION,
         name,
         Arc::new(Stream(Arc::new((
             content.sorted(),
@@ -156,10 +156,7 @@ pub fn stream_input(inputs: &mut InputMap, name: &str, content: &Content) -> Inp
         )))),
     );
     let (min_seq, max_seq) = content.seqs();
-    Input {
-        location: 7,
-        ..Input::of_stream(name, min_seq..=max_seq)
-    }
+    Input::of_stream(name, min_seq..=max_seq)
 }
 
 type Sorted = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<RangeDelete>);
