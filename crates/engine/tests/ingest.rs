@@ -512,8 +512,8 @@ fn bad_files_are_refused_by_name() {
             ),
             (
                 raw_table(&outside, "kinds", None, &[(b"a", 0, Kind::Merge)]),
-                ErrorKind::InvalidArgument,
-                "other kinds",
+                ErrorKind::Unsupported,
+                "merge operands",
             ),
             (
                 raw_table(&outside, "owned", Some(1), &[(b"a", 0, put)]),

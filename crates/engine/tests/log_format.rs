@@ -290,14 +290,21 @@ fn records_with_good_checksums_and_bad_contents_are_refused() {
     let good = batch(3, 9);
     type Case<'a> = (u8, &'a [u8], Position, u64, ErrorKind, &'a str);
     let cases: [Case; 5] = [
-        (5, b"", Position::ZERO, 1, ErrorKind::Unsupported, "found 5"),
+        (
+            5,
+            b"",
+            Position::ZERO,
+            1,
+            ErrorKind::Unsupported,
+            "found kind 5",
+        ),
         (
             127,
             b"",
             Position::ZERO,
             1,
             ErrorKind::Unsupported,
-            "found 127",
+            "found kind 127",
         ),
         (
             1,

@@ -13,13 +13,22 @@
 use std::fmt;
 
 use crate::types::error::{Error, ErrorKind, Result, reversed_range};
+use crate::types::fields::unsupported_feature;
 use crate::types::limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// The longest header of an entry: kind, keyspace, two lengths.
 const MAX_ENTRY_HEADER_BYTES: usize = 1 + 5 + 5 + 5;
 
-/// What an entry does. The numbers are those of the table format; 3 (merge operand) and 4 (value
-/// address) are reserved.
+/// The kind of an entry that is an operand of a merge operator (reserved).
+const MERGE_OPERAND: u8 = 3;
+
+/// The kind of an entry that is the address of a value in a value log (reserved).
+const VALUE_ADDRESS: u8 = 4;
+
+/// This bit of an entry's kind says that the entry expires (reserved).
+const EXPIRES: u8 = 0x80;
+
+/// What an entry does. The numbers are those of the table format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -378,7 +387,12 @@ pub enum BadEntryReason {
 impl fmt::Display for BadEntryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadEntryReason::Kind(kind) => write!(f, "an entry of kind {kind}"),
+            BadEntryReason::Kind(kind) => match *kind & !EXPIRES {
+                MERGE_OPERAND => write!(f, "an entry of kind {kind}, with a merge operand"),
+                VALUE_ADDRESS => write!(f, "an entry of kind {kind}, with a value address"),
+                _ if *kind & EXPIRES != 0 => write!(f, "an entry of kind {kind}, which expires"),
+                _ => write!(f, "an entry of kind {kind}"),
+            },
             BadEntryReason::Cut => write!(f, "an entry that is cut off"),
             BadEntryReason::Varint => write!(f, "a number that is not a shortest 32-bit varint"),
             BadEntryReason::Key(bytes) => write!(f, "a key of {bytes} bytes"),
@@ -393,13 +407,23 @@ impl BadEntry {
     #[cold]
     pub fn into_error(self, what: &str) -> Error {
         // An unknown kind under a good checksum was written by a later version, not by a fault.
-        let kind = match self.reason {
-            BadEntryReason::Kind(_) => ErrorKind::Unsupported,
-            _ => ErrorKind::Corruption,
+        let expected = |error: Error| {
+            error.expected(format_args!("a valid entry {} bytes into it", self.offset))
         };
-        Error::new(kind, format!("{what} does not decode"))
-            .expected(format_args!("a valid entry {} bytes into it", self.offset))
-            .found(self.reason)
+        let BadEntryReason::Kind(number) = self.reason else {
+            let error = Error::new(ErrorKind::Corruption, format!("{what} does not decode"));
+            return expected(error).found(self.reason);
+        };
+        let mut features: Vec<&str> = match number & !EXPIRES {
+            MERGE_OPERAND => vec!["merge operands"],
+            VALUE_ADDRESS => vec!["value addresses"],
+            0..=2 => vec![],
+            _ => vec!["entries of another kind"],
+        };
+        if number & EXPIRES != 0 {
+            features.push("expiry of entries");
+        }
+        expected(unsupported_feature(what, &features.join(", "))).found(self.reason)
     }
 }
 

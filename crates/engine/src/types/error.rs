@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::TableError;
+use siltstone_table::error::layout_advice;
 
 use crate::types::show::ShowKey;
 
@@ -470,11 +471,27 @@ impl From<TableError> for Error {
                 .expected(supported)
                 .found(found)
                 .advice("open the store with the version of siltstone that wrote it"),
-            TableError::UnsupportedFeature { file, tag } => Error::unsupported(format!(
-                "a table needs the feature {tag:#06x}, which is not known here"
+            TableError::UnsupportedFeature {
+                file,
+                offset,
+                feature,
+            } => Error::unsupported(format!(
+                "a table needs a feature that this build does not have: {feature}"
             ))
             .in_file(file)
+            .at(offset)
             .advice("open the store with a newer version of siltstone"),
+            TableError::UnsupportedLayout {
+                file,
+                found,
+                supported,
+            } => Error::unsupported("a table was made by another version of the layout rules")
+                .in_file(file)
+                .expected(format_args!(
+                    "version {supported}, the only one of this build"
+                ))
+                .found(format_args!("version {found}"))
+                .advice(layout_advice(found, supported)),
             other => Error::new(ErrorKind::InvalidArgument, other.to_string()),
         }
     }

@@ -13,6 +13,9 @@ pub const MUST_UNDERSTAND: u16 = 0x8000;
 /// Bytes before a field's value.
 const FIELD_HEADER_BYTES: usize = 6;
 
+const NEWER_ADVICE: &str =
+    "the store was written by a newer version of siltstone: open it with that version";
+
 #[cold]
 pub(crate) fn malformed(what: impl Into<String>) -> Error {
     Error::new(
@@ -26,7 +29,17 @@ pub(crate) fn unknown_tag(place: &str, tag: u16) -> Error {
     Error::unsupported(format!(
         "{place} has the field {tag:#06x}, which this version must know and does not"
     ))
-    .advice("the store was written by a newer version of siltstone: open it with that version")
+    .advice(NEWER_ADVICE)
+}
+
+/// The error for a feature that has its place in the bytes and that this build does not have (RFC
+/// 12, section 4).
+#[cold]
+pub(crate) fn unsupported_feature(place: &str, feature: &str) -> Error {
+    Error::unsupported(format!(
+        "{place} needs a feature that this build does not have: {feature}"
+    ))
+    .advice(NEWER_ADVICE)
 }
 
 /// Builds a list of fields.

@@ -282,8 +282,10 @@ pub(super) fn salvage(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), fixup::table(bytes)] {
         let len = bytes.len() as u64;
         let file = file(bytes);
-        let found = siltstone_table::salvage::salvage(&*file, &Expect::default())
-            .expect("damage is no error of a salvage");
+        let found = match siltstone_table::salvage::salvage(&*file, &Expect::default()) {
+            Err(error) if error.is_unsupported() => continue,
+            found => found.expect("damage is no error of a salvage"),
+        };
         let mut reader = PieceReader::default();
         let mut end = 0;
         for piece in &found.pieces {

@@ -14,6 +14,8 @@ use std::ops::Deref;
 use siltstone_table::checksum::{crc32c, crc32c_append};
 
 use super::position::Position;
+use crate::types::error::Error;
+use crate::types::fields::unsupported_feature;
 use siltstone_storage::planted;
 
 /// The first bytes of every segment.
@@ -79,8 +81,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The kind with this number. Numbers from 5 on are reserved for later versions (value names,
-    /// redirect markers).
+    /// The kind with this number. Numbers from 5 on are reserved: see [`unknown_record`].
     pub fn from_number(number: u8) -> Option<RecordKind> {
         match number {
             1 => Some(RecordKind::Group),
@@ -90,6 +91,23 @@ impl RecordKind {
             _ => None,
         }
     }
+}
+
+/// The kind of the records that say where the writes of a keyspace are kept from there on
+/// (reserved).
+const REDIRECT: u8 = 5;
+
+/// The error for a record of a kind that this build does not know. Such a record has a good
+/// checksum, so it is refused, and neither skipped nor taken for the end of the log.
+#[cold]
+pub(crate) fn unknown_record(kind: u8) -> Error {
+    let feature = match kind {
+        REDIRECT => "redirect markers".to_string(),
+        kind => format!("log records of kind {kind}"),
+    };
+    unsupported_feature("the log", &feature)
+        .expected("a record of kind 1 to 4")
+        .found(format_args!("kind {kind}"))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -16,7 +16,7 @@ use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::format::{
     BadHeader, MAX_SEQUENCE, RECORD_ALIGN_BYTES, RecordHeader, RecordKind, RecordSeed,
-    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name,
+    SEGMENT_HEADER_BYTES, SegmentHeader, chain, parse_segment_name, segment_name, unknown_record,
 };
 use super::position::{LogPosition, LogStart, Position};
 use super::reader::{SECTOR_BYTES, SegmentHead, SegmentReader, is_unreadable};
@@ -440,14 +440,7 @@ impl LogReplay<'_> {
         let file = || segment_name(position.segment);
         let at = u64::from(position.offset);
         let Some(kind) = RecordKind::from_number(header.kind) else {
-            return Err(Error::unsupported(
-                "a log record of a kind that this version does not know",
-            )
-            .in_file(file())
-            .at(at)
-            .expected("kinds 1 to 4")
-            .found(header.kind)
-            .advice("open the store with the version that wrote it"));
+            return Err(unknown_record(header.kind).in_file(file()).at(at));
         };
         if let Some(synced) = header.synced.filter(|synced| *synced > position) {
             return Err(Error::corruption(

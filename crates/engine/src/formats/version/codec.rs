@@ -8,14 +8,17 @@
 
 use std::sync::Arc;
 
+use siltstone_table::job::LOCATION;
+
 use crate::formats::log::position::{LogPosition, LogStart};
 use crate::formats::version::edit::{
     AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, RemoveTable, RunSlot,
 };
 use crate::formats::version::meta::{End, Key, KeyRange, SeqRange, TABLE_FLAGS, TableMeta};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::fields::{
     Fields, Numbers, Writer, malformed, need, once, one_name, one_u32, one_u64, unknown,
+    unsupported_feature,
 };
 use crate::types::limits::BOTTOM_LEVEL;
 use crate::types::options::stored::StoredOptions;
@@ -49,6 +52,8 @@ mod tag {
     pub const REMOVE: u16 = M | 5;
     pub const ADD: u16 = M | 6;
     pub const OPTIONS: u16 = M | 7;
+    /// Reserved for runs that are no tables: unsorted ones, and those that a device holds.
+    pub const OTHER_RUN: u16 = M | 8;
 
     pub const TABLE_CORE: u16 = M | 1;
     pub const TABLE_NAME: u16 = M | 2;
@@ -177,6 +182,13 @@ fn decode_table(bytes: &[u8], ignored: &mut u64) -> Result<AddTable> {
     }
     let location = core.u32()?;
     let id = core.u64()?;
+    if location != LOCATION {
+        return Err(
+            unsupported_feature(&format!("table {id}"), "another location of tables")
+                .expected(format_args!("location {LOCATION}"))
+                .found(format_args!("location {location}")),
+        );
+    }
     let run = RunSlot {
         id: core.u64()?,
         seqs: SeqRange::new(core.u64()?, core.u64()?),
@@ -206,13 +218,8 @@ fn decode_table(bytes: &[u8], ignored: &mut u64) -> Result<AddTable> {
     };
     let flags = flags.unwrap_or(0);
     if flags & !TABLE_FLAGS != 0 {
-        return Err(Error::unsupported(format!(
-            "table {id} has the unknown flags {:#x}",
-            flags & !TABLE_FLAGS
-        ))
-        .advice(
-            "the store was written by a newer version of siltstone: open it with that version",
-        ));
+        let unknown = format!("table flags {:#x}", flags & !TABLE_FLAGS);
+        return Err(unsupported_feature(&format!("table {id}"), &unknown));
     }
     let table = TableMeta {
         id,
@@ -309,6 +316,12 @@ fn decode_change(bytes: &[u8], ignored: &mut u64) -> Result<KeyspaceEdit> {
                 &mut edit.options,
                 StoredOptions::decode(value)?,
             )?,
+            tag::OTHER_RUN => {
+                return Err(unsupported_feature(
+                    "a keyspace's change",
+                    "runs that are no tables",
+                ));
+            }
             _ => unknown("a keyspace's change", tag, ignored)?,
         }
     }

@@ -501,12 +501,7 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
 
 fn any_table() -> impl Strategy<Value = TableMeta> {
     (
-        (
-            any::<[u64; 10]>(),
-            any::<u32>(),
-            any::<u128>(),
-            "[a-z0-9.]{1,20}",
-        ),
+        (any::<[u64; 10]>(), any::<u128>(), "[a-z0-9.]{1,20}"),
         (
             prop::option::of((any_key(), any_key())),
             any_key(),
@@ -516,36 +511,34 @@ fn any_table() -> impl Strategy<Value = TableMeta> {
         (prop::option::of(any::<u64>()), any::<bool>()),
     )
         .prop_map(
-            |(
-                (n, location, digest, name),
-                (points, left, right, kind),
-                (sequence_override, rewrite),
-            )| TableMeta {
-                id: n[0],
-                location,
-                name,
-                min_seq: n[1],
-                max_seq: n[2],
-                raw_bytes: n[3],
-                file_bytes: n[4],
-                entries: n[5],
-                deletes: n[6],
-                range_deletes: n[7],
-                digest,
-                bounds: match &points {
-                    Some((a, b)) if kind == 0 => KeyRange::closed(a, b),
-                    _ => KeyRange {
-                        start: left.into(),
-                        end: match kind {
-                            0 => End::Included(right.into()),
-                            1 => End::Excluded(right.into()),
-                            _ => End::Unbounded,
+            |((n, digest, name), (points, left, right, kind), (sequence_override, rewrite))| {
+                TableMeta {
+                    id: n[0],
+                    location: 0,
+                    name,
+                    min_seq: n[1],
+                    max_seq: n[2],
+                    raw_bytes: n[3],
+                    file_bytes: n[4],
+                    entries: n[5],
+                    deletes: n[6],
+                    range_deletes: n[7],
+                    digest,
+                    bounds: match &points {
+                        Some((a, b)) if kind == 0 => KeyRange::closed(a, b),
+                        _ => KeyRange {
+                            start: left.into(),
+                            end: match kind {
+                                0 => End::Included(right.into()),
+                                1 => End::Excluded(right.into()),
+                                _ => End::Unbounded,
+                            },
                         },
                     },
-                },
-                points: points.map(|(a, b)| (a.into(), b.into())),
-                sequence_override,
-                flags: u32::from(rewrite),
+                    points: points.map(|(a, b)| (a.into(), b.into())),
+                    sequence_override,
+                    flags: u32::from(rewrite),
+                }
             },
         )
 }

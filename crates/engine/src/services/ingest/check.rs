@@ -106,20 +106,14 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
             p.range_deletes.to_string(),
         );
     }
-    // Saturating, because these counts may contradict each other until the blocks were read.
-    let others = p.entries.saturating_sub(p.puts.saturating_add(p.deletes));
-    if others != 0 {
-        return refused(
-            "it has entries of other kinds",
-            "puts and deletes only",
-            others.to_string(),
-        );
-    }
     let found = siltstone_table::check::check(&table)?;
     if let Some(first) = found.damage.into_iter().next() {
-        return Err(crate::formats::version::meta::in_block(first)
-            .context("a table cannot be ingested")
-            .advice("build it again, or take it from another copy"));
+        let error = crate::formats::version::meta::in_block(first);
+        let error = error.context("a table cannot be ingested");
+        return Err(match error.is_corruption() {
+            true => error.advice("build it again, or take it from another copy"),
+            false => error,
+        });
     }
     // The check has compared the counts and the first and last key with the entries.
     let (Some(first), Some(last)) = (&p.smallest_key, &p.largest_key) else {

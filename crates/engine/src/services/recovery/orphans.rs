@@ -14,6 +14,7 @@ use siltstone_storage::planted;
 use siltstone_storage::{Epoch, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
+use siltstone_table::properties::Properties;
 
 use crate::catalog::Catalog;
 use crate::catalog::obsolete::delete_old_manifests;
@@ -97,9 +98,10 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
     Ok(())
 }
 
-/// Refuses a store whose tables have another format version. The manifest does not say which they
-/// have, but all tables of a store have the same, so this looks at the oldest one. Without this
-/// check, such a store would open and take writes, but every read and every compaction would fail.
+/// Refuses a store whose tables have another format version, another version of the layout rules, or
+/// a feature that this build does not have. The manifest does not say what they have, but all tables
+/// of a store have the same versions, so this looks at the oldest one. Without this check, such a
+/// store would open and take writes, but every read and every compaction would fail.
 ///
 /// # Errors
 /// `Unsupported`, and that the storage cannot be reached. Anything else that is wrong with the
@@ -110,9 +112,10 @@ pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> R
         return Ok(());
     };
     let opened = storages.tables.open(&oldest.name);
-    let footer = opened.map_err(TableError::from);
-    match footer.and_then(|file| Footer::read(&*file)) {
-        Err(error @ TableError::UnsupportedVersion { .. }) => {
+    let file = opened.map_err(TableError::from);
+    let properties = file.and_then(|file| Properties::read(&*file, &Footer::read(&*file)?));
+    match properties {
+        Err(error) if error.is_unsupported() => {
             Err(Error::from(error).context("nothing was changed"))
         }
         Err(TableError::Storage(error)) if error.kind == StorageErrorKind::Unreachable => {

@@ -10,6 +10,7 @@ use crate::formats::log::bodies::{decode_create, decode_drop};
 use crate::formats::log::format::{
     BadHeader, BadRecord, MAGIC, Plausible, RECORD_ALIGN_BYTES, RecordHeader, RecordKind,
     RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, chain, parse_segment_name,
+    unknown_record,
 };
 use crate::formats::log::reader::{SegmentHead, SegmentReader, WINDOW_BYTES};
 use crate::formats::version::Edit;
@@ -345,11 +346,7 @@ impl<'a> LogFile<'a> {
             Some(RecordKind::KeyspaceCreate) => decode_create(payload)
                 .map(|(id, name, options)| LogContent::Create { id, name, options }),
             Some(RecordKind::KeyspaceDrop) => decode_drop(payload).map(LogContent::Drop),
-            None => Err(Error::unsupported(format!(
-                "a log record of kind {}, which this version does not know",
-                found.header.kind
-            ))
-            .advice("inspect it with the version of siltstone that wrote it")),
+            None => Err(unknown_record(found.header.kind)),
         };
         let content = content.unwrap_or_else(|error| LogContent::Unknown(placed(error)));
         Ok(LogItem::Record(LogRecord {

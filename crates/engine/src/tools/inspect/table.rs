@@ -40,7 +40,8 @@ impl<'a> TableFile<'a> {
     /// table, as a repair does.
     ///
     /// # Errors
-    /// Those of the storage, and a lack of memory. Damage is part of the result.
+    /// Those of the storage, a lack of memory, and a version or a feature that this build does not
+    /// have. Damage is part of the result.
     pub fn open(file: &'a dyn ReadFile) -> Result<TableFile<'a>> {
         Ok(TableFile {
             file,

@@ -24,12 +24,12 @@ use crate::formats::batch::count_entries;
 use crate::formats::log::format::{
     BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible,
     RECORD_ALIGN_BYTES, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain,
-    parse_segment_name, segment_name,
+    parse_segment_name, segment_name, unknown_record,
 };
 use crate::formats::log::position::LogStart;
 use crate::formats::log::reader::{SegmentHead, SegmentReader, UnreadablePart};
 use crate::formats::log::{Position, Record, another_chain};
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 
 /// A segment in memory.
 struct Segment {
@@ -465,19 +465,19 @@ impl Reading<'_> {
         let at = u64::from(position.offset);
         let name = || segment_name(position.segment);
         let Some(kind) = RecordKind::from_number(record.header.kind) else {
-            return Err(Error::unsupported(
-                "a log record of a kind that this version does not know",
-            )
-            .in_file(name())
-            .at(at)
-            .advice("repair the store with the version that wrote it"));
+            return Err(unknown_record(record.header.kind).in_file(name()).at(at));
         };
         let count = match kind {
             RecordKind::Group => match count_entries(payload) {
                 Ok(count) => count,
                 Err(bad) => {
                     let error = bad.into_error("a log record's payload");
-                    self.damage.push(error.in_file(name()).at(at));
+                    let error = error.in_file(name()).at(at);
+                    // What this build does not have is not damaged, and must not be dropped.
+                    if error.kind() == ErrorKind::Unsupported {
+                        return Err(error);
+                    }
+                    self.damage.push(error);
                     return Ok(());
                 }
             },

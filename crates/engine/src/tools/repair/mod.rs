@@ -259,10 +259,15 @@ impl Found {
             survey.known_log(),
             &mut damage,
             &mut |record| {
-                // The record has a good checksum and cannot be decoded. It can only be reported.
+                // The record has a good checksum and cannot be decoded. It can only be reported,
+                // unless another build can decode it.
                 if let Err(error) = definitions.take(&record) {
                     let file = crate::formats::log::format::segment_name(record.position.segment);
-                    undecodable.push(error.in_file(file).at(record.position.offset.into()));
+                    let error = error.in_file(file).at(record.position.offset.into());
+                    if error.kind() == ErrorKind::Unsupported {
+                        return Err(error);
+                    }
+                    undecodable.push(error);
                 }
                 Ok(())
             },

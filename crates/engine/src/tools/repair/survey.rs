@@ -300,8 +300,12 @@ impl Survey {
             self.store_id.get_or_insert(id);
         }
         for payload in candidate.records(from) {
-            let Ok(decoded) = Edit::decode(payload) else {
-                continue;
+            let decoded = match Edit::decode(payload) {
+                Ok(decoded) => decoded,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    return Err(error.in_file(manifest_name(candidate.number)));
+                }
+                Err(_) => continue,
             };
             if decoded.edit.check_limits().is_err() {
                 continue;

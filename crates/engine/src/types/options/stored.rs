@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use crate::types::error::Result;
-use crate::types::fields::{Fields, MUST_UNDERSTAND, Writer, malformed, unknown_tag};
+use crate::types::fields::{
+    Fields, MUST_UNDERSTAND, Writer, malformed, unknown_tag, unsupported_feature,
+};
 
 /// Tags of a keyspace's stored options. A value is a `u64` unless its tag says otherwise.
 pub mod option {
@@ -44,6 +46,10 @@ pub mod option {
     pub const SHAPE: u16 = M | 14;
     /// Whether its writes go to the log: 1 yes, 0 no.
     pub const LOGGED: u16 = M | 15;
+
+    /// The merge operator: its version u32, then its name in UTF-8 (1 to 255 bytes). Reserved:
+    /// options with it are refused.
+    pub const MERGE_OPERATOR: u16 = M | 19;
 
     /// Tags with the must-understand bit that this build knows.
     pub(super) const REQUIRED_KNOWN: [u16; 2] = [SHAPE, LOGGED];
@@ -114,7 +120,11 @@ impl StoredOptions {
         for field in Fields::new(bytes) {
             let (tag, value) = field?;
             if tag & MUST_UNDERSTAND != 0 && !option::REQUIRED_KNOWN.contains(&tag) {
-                return Err(unknown_tag("a keyspace's options", tag));
+                let place = "a keyspace's options";
+                return Err(match tag {
+                    option::MERGE_OPERATOR => unsupported_feature(place, "merge operands"),
+                    tag => unknown_tag(place, tag),
+                });
             }
             if options.values.insert(tag, value.to_vec()).is_some() {
                 return Err(malformed(format!("option {tag:#06x} occurs twice")));
