@@ -4,12 +4,15 @@
 mod common;
 #[path = "../../table/tests/common/mod.rs"]
 mod jobs;
+#[path = "../../table/tests/common/patched.rs"]
+mod patched;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::address;
 use jobs::{Content, a_job, files, table_input};
+use patched::{Patched, TABLE_CASES};
 use siltstone_device::{
     ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, SeparatedExecutor,
     Server, ServerOptions,
@@ -317,7 +320,8 @@ fn lent_tables_of_all_sessions_are_bounded() {
 }
 
 /// A device has only the folder of a job. It is not sent a job that has an input elsewhere, because
-/// it would take a table of the same name for that input. For lent work the host finds the inputs.
+/// it would take a table of the same name for that input. Lent work is declined too, because no build
+/// knows another location.
 #[test]
 fn a_job_with_an_input_elsewhere_is_declined() {
     let world = World::new();
@@ -382,12 +386,16 @@ fn a_job_with_an_input_elsewhere_is_declined() {
     let own: Arc<dyn Storage> = own;
     let (job, inputs) = elsewhere(&own, &job);
     let context = ExecContext::new(world.runtime.clone(), inputs, own.clone(), Epoch(3));
-    let outcome = executor.run(&job, &context).unwrap();
-    let mut again = job.clone();
-    again.output.attempt = 2;
-    let expected = CpuExecutor.run(&again, &context).unwrap();
-    assert_eq!(outcome.job, expected.job);
-    assert_eq!(files(&*own, &outcome), files(&*own, &expected));
+    is_declined(&executor, &job, &context);
+    match CpuExecutor.run(&job, &context) {
+        Err(ExecError::Declined { reason }) => {
+            assert!(
+                reason.contains("input in-1.tbl is at location 7"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
     executor.close();
     device.close();
 }
@@ -413,6 +421,45 @@ fn a_damaged_input_is_named() {
     let error = executor.run(&job, &context).unwrap_err();
     assert!(error.to_string().contains("in-0.tbl"), "{error}");
     assert_eq!(shared.list().unwrap().len(), 2, "only the inputs are there");
+    device.close();
+}
+
+/// A table with a number of RFC 12, section 4, is not damaged: the device declines the job, and
+/// names the feature. The tables are made in `crates/table/tests/common/patched.rs`.
+#[test]
+fn a_job_with_a_table_of_a_later_build_is_declined() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, _) = prepare(&two_runs()[..1], &shared);
+    let path = world.dir.path().join("shared/in-0.tbl");
+    let sound = std::fs::read(&path).unwrap();
+    let shared: Arc<dyn Storage> = shared;
+    for (at, case) in TABLE_CASES.iter().enumerate() {
+        if case.what.contains("column") {
+            continue;
+        }
+        let patched = (case.make)(Patched(sound.clone()));
+        std::fs::write(&path, &patched.0).unwrap();
+        let mut job = job.clone();
+        job.output.attempt = at as u64 + 10;
+        (job.inputs[0].len_bytes, job.inputs[0].digest) =
+            (patched.0.len() as u64, patched.digest());
+        let mut inputs = InputMap::new();
+        inputs.add_table(0, "in-0.tbl", shared.open("in-0.tbl").unwrap());
+        let inputs = Arc::new(inputs);
+        let context = ExecContext::new(world.runtime.clone(), inputs, shared.clone(), Epoch(3));
+        match executor.run(&job, &context) {
+            Err(ExecError::Declined { reason }) => {
+                assert!(reason.contains(case.says), "{}: {reason}", case.what);
+                assert!(reason.contains("in-0.tbl"), "{}: {reason}", case.what);
+            }
+            other => panic!("{}: {other:?}", case.what),
+        }
+        assert_eq!(shared.list().unwrap().len(), 1, "{}", case.what);
+    }
+    executor.close();
     device.close();
 }
 

@@ -22,8 +22,8 @@ use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind};
 use siltstone_table::exec::InputMap;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::survivors::{Extent, Survivors};
-use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
+use siltstone_table::job::{Extension, InputKind, Job};
 
 /// A job may only continue after tables that an attempt of its own store made, so it cannot name
 /// any other file.
@@ -96,6 +96,56 @@ fn a_job_with_an_input_elsewhere_is_declined() {
         };
         let said = "the input memtable is at location 3, and a device has only location 0";
         assert!(reason.contains(said), "{reason}");
+    });
+}
+
+type Change = fn(&mut Job);
+
+/// The numbers of RFC 12, section 4, that a job can have. The device understands the request and
+/// declines the job, with a reason that names the number, so that the host can run it elsewhere.
+#[test]
+fn jobs_with_a_reserved_number_are_declined() {
+    with_device(44, |setup| {
+        let peer = Peer::with_lease(setup);
+        let changes: &[(&str, Change)] = &[
+            ("at location 1,", |j| j.inputs[0].location = 1),
+            ("kind 2", |j| j.inputs[0].kind = InputKind::from_number(2)),
+            ("kind 255", |j| {
+                j.inputs[0].kind = InputKind::from_number(255)
+            }),
+            ("layout version 1", |j| j.layout_version = 1),
+            ("layout version 3", |j| j.layout_version = 3),
+            ("extension merge version 1", |j| {
+                j.extensions = vec![Extension {
+                    name: "merge".into(),
+                    version: 1,
+                    params: b"\x01\0\0\0add".to_vec(),
+                }]
+            }),
+        ];
+        for (at, (says, change)) in changes.iter().enumerate() {
+            let attempt = at as u64 + 1;
+            let mut job = common::jobs::a_job();
+            change(&mut job);
+            let work = put_work(&job.encode(), &[], 1 << 20).0;
+            peer.ask(2 * attempt, &common::jobs::begin(attempt), &work);
+            peer.receive(Duration::from_millis(50));
+            let wait = Request::WaitJob {
+                attempt,
+                parts_known: 0,
+                wait_ms: 100,
+                bytes_per_s: 0,
+                paid_bytes: 0,
+            };
+            peer.ask(2 * attempt + 1, &wait, b"");
+            let Some(Answer::Job(status)) = peer.answer() else {
+                panic!("{says}: no status");
+            };
+            let Some(JobEnd::Declined(reason)) = status.end else {
+                panic!("{says}: {:?}", status.end);
+            };
+            assert!(reason.contains(says), "{says}: {reason}");
+        }
     });
 }
 

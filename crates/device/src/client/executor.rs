@@ -27,7 +27,7 @@ use super::lent::Lent;
 use super::storage::DeviceStorage;
 use super::{Client, Device};
 use crate::server::{proof_of, random_id};
-use crate::wire::job::{JobOrder, Place};
+use crate::wire::job::{JobOrder, Place, check_locations};
 use crate::wire::{Answer, Request};
 
 /// The time without progress after which the device ends a job.
@@ -322,12 +322,22 @@ impl Executor for DeviceExecutor {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
-        // Where the inputs lie is checked when the job runs, because this host reads the inputs of
-        // lent work itself, wherever they are.
-        match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
-            true => Err("flushes stay on the host, because memtables do not cross a link".into()),
-            false => Ok(()),
+        for input in &job.inputs {
+            match input.kind {
+                InputKind::Table => {}
+                InputKind::Stream => {
+                    let why = "flushes stay on the host, because memtables do not cross a link";
+                    return Err(why.into());
+                }
+                InputKind::Unknown(number) => {
+                    return Err(format!(
+                        "input {} has kind {number}, which this build does not know",
+                        input.name
+                    ));
+                }
+            }
         }
+        check_locations(job)
     }
 
     fn slots(&self) -> usize {
@@ -369,6 +379,7 @@ impl Executor for DeviceExecutor {
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        check_locations(job).map_err(ExecError::declined)?;
         match self.shape(ctx, job)? {
             Shape::Held(client) => {
                 let epoch = DeviceExecutor::epoch_of(&client)?;

@@ -283,7 +283,9 @@ impl Executor for SeparatedExecutor {
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
-        let result = self.run_if_it_pays(job, ctx);
+        let result = self
+            .run_if_it_pays(job, ctx)
+            .map_err(ExecError::declined_if_unsupported);
         let count = match &result {
             Err(ExecError::Declined { .. }) => &self.counts.declined,
             Err(ExecError::Failed(_)) => &self.counts.failed,

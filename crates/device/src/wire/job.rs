@@ -84,7 +84,7 @@ impl JobOrder {
 }
 
 /// The location of the inputs that lie in the place of a job's order. A device has no other.
-pub const LOCATION: u32 = 0;
+pub use siltstone_table::job::LOCATION;
 
 /// Checks that all inputs of a job lie where a device looks for them.
 ///
