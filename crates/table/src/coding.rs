@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use siltstone_storage::{Map, prefetch_line};
+use siltstone_storage::{Map, MapView, prefetch_line};
 
 use crate::error::Damage;
 
@@ -191,6 +191,23 @@ impl Bytes for Map {
     #[inline(always)]
     fn prefetch(&self, offset: usize) {
         Map::prefetch(self, offset)
+    }
+}
+
+impl Bytes for MapView<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        MapView::len(*self)
+    }
+
+    #[inline(always)]
+    fn copy_to(&self, offset: usize, buf: &mut [u8]) -> bool {
+        MapView::copy_to(*self, offset, buf)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        MapView::prefetch(*self, offset)
     }
 }
 

@@ -636,7 +636,7 @@ impl TableReader {
         {
             let read = || -> std::result::Result<Option<(u64, usize, usize)>, Damage> {
                 let view =
-                    View::with_header(map, place.anchor as usize, place.start as usize, header)?;
+                    View::with_header(map, place.anchor as usize, place.start as usize, &header)?;
                 let Some((entry, trailer)) = view.get(user_key, limit)? else {
                     return Ok(None);
                 };

@@ -7,6 +7,8 @@
 //!
 //! Threading: a [`Block`] is immutable and shared.
 
+use std::borrow::Borrow;
+
 use super::header::{
     CHECKSUM_BYTES, FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS,
     FLAG_VALUES_COMPRESSED, HEADER_BYTES, Header,
@@ -217,8 +219,8 @@ impl Block {
 
     /// Its searchable view.
     #[inline]
-    pub fn view(&self) -> View<'_, [u8]> {
-        View::new_unchecked_len(&self.data, self.anchor, self.header)
+    pub fn view(&self) -> View<'_, [u8], &Header> {
+        View::new_unchecked_len(&self.data, self.anchor, &self.header)
     }
 
     /// The `len` value bytes at `start`, which come from [`View::value_range`].
@@ -287,7 +289,7 @@ impl Decoded {
     }
 }
 
-impl View<'_, [u8]> {
+impl<H: Borrow<Header>> View<'_, [u8], H> {
     /// Replaces `out` by all entries. Every offset in the columns is checked, so `out` can be used
     /// without further checks, and each value range is within the block's values. So is the padding
     /// of heads and of the block.

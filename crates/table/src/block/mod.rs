@@ -14,7 +14,7 @@
 //! compressed bytes only need to decode to them.
 //!
 //! Parts: [`extent`] decides where blocks end, [`encode`] builds, [`header`] parses, [`search`]
-//! looks up, [`decode`] decodes a whole block.
+//! looks up, [`window`] decodes some entries for a scan, [`decode`] decodes a whole block.
 
 pub mod decode;
 pub mod encode;
@@ -23,9 +23,11 @@ pub mod header;
 pub mod search;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 pub use decode::{Block, Decoded, open_columns, open_stored};
 pub use encode::{BlockBuilder, Stored};
 pub use extent::{BlockEnd, BlockRule, Extent, PAGE_BYTES};
 pub use header::{CHECKSUM_BYTES, HEADER_BYTES, Header};
-pub use search::View;
+pub use search::{Entry, View};
+pub use window::Window;

@@ -10,6 +10,7 @@
 //!
 //! Threading: shared and immutable.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 use super::header::{FLAG_KINDS, FLAG_PADS, HEADER_BYTES, Header};
@@ -21,25 +22,40 @@ use siltstone_storage::planted;
 /// The number of bytes that [`View::key_over`] may write after a key.
 pub const KEY_SLACK_BYTES: usize = 8;
 
-/// A block whose columns are not compressed, in a heap buffer or in a map.
+/// A block whose columns are not compressed, in a heap buffer or in a map. The view has the header
+/// or, for one who keeps the header elsewhere, a reference to it: a copy costs as much as what is
+/// read of an entry.
 #[derive(Debug)]
-pub struct View<'a, B: Bytes + ?Sized> {
+pub struct View<'a, B: Bytes + ?Sized, H = Header> {
     bytes: &'a B,
     /// The offset of the header.
     at: usize,
     /// The offset of the first value. If the values are elsewhere (because they are compressed),
     /// only their ranges are used.
     values: usize,
-    h: Header,
+    h: H,
 }
 
-impl<B: Bytes + ?Sized> Clone for View<'_, B> {
+impl<B: Bytes + ?Sized, H: Copy> Clone for View<'_, B, H> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B: Bytes + ?Sized> Copy for View<'_, B> {}
+impl<B: Bytes + ?Sized, H: Copy> Copy for View<'_, B, H> {}
+
+/// What [`View::entry_over`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The length of the user key in bytes.
+    pub key_len: usize,
+    /// The trailer.
+    pub trailer: u64,
+    /// The start of the value, counted from the block's first value.
+    pub value_start: usize,
+    /// The length of the value in bytes.
+    pub value_len: usize,
+}
 
 impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// A view of the block whose header is at `at` and whose values begin at `values`.
@@ -48,16 +64,19 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         let h = Header::parse(bytes, at)?;
         View::with_header(bytes, at, values, h)
     }
+}
 
+impl<'a, B: Bytes + ?Sized, H: Borrow<Header>> View<'a, B, H> {
     /// As [`View::new`], with a header that was parsed before.
     #[inline]
     pub fn with_header(
         bytes: &'a B,
         at: usize,
         values: usize,
-        h: Header,
-    ) -> Result<View<'a, B>, Damage> {
-        match at.checked_add(h.end) {
+        h: H,
+    ) -> Result<View<'a, B, H>, Damage> {
+        let columns_end = h.borrow().end;
+        match at.checked_add(columns_end) {
             Some(end) if end <= bytes.len() => Ok(View {
                 bytes,
                 at,
@@ -68,14 +87,14 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
                 "end of a block's columns",
                 0,
                 bytes.len() as u64,
-                (at as u64).saturating_add(h.end as u64),
+                (at as u64).saturating_add(columns_end as u64),
             )),
         }
     }
 
     /// The view of a heap block whose lengths were already checked.
     #[inline(always)]
-    pub(super) fn new_unchecked_len(bytes: &'a B, at: usize, h: Header) -> View<'a, B> {
+    pub(super) fn new_unchecked_len(bytes: &'a B, at: usize, h: H) -> View<'a, B, H> {
         View {
             bytes,
             at,
@@ -87,24 +106,24 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// The header.
     #[inline(always)]
     pub fn header(&self) -> &Header {
-        &self.h
+        self.h.borrow()
     }
 
     /// The number of entries.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.h.n
+        self.header().n
     }
 
     /// Whether there are no entries, which is never the case for a parsed block.
     pub fn is_empty(&self) -> bool {
-        self.h.n == 0
+        self.header().n == 0
     }
 
     /// The head of entry `i`.
     #[inline(always)]
     pub fn head(&self, i: usize) -> u64 {
-        if self.h.head_width == 4 {
+        if self.header().head_width == 4 {
             self.bytes.u32(self.at + HEADER_BYTES + 4 * i) as u64
         } else {
             self.bytes.u64(self.at + HEADER_BYTES + 8 * i)
@@ -113,10 +132,10 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
 
     #[inline]
     fn tail_end(&self, i: usize) -> usize {
-        if self.h.tail_end_width == 2 {
-            self.bytes.u16(self.at + self.h.tail_ends + 2 * i) as usize
+        if self.header().tail_end_width == 2 {
+            self.bytes.u16(self.at + self.header().tail_ends + 2 * i) as usize
         } else {
-            self.bytes.u32(self.at + self.h.tail_ends + 4 * i) as usize
+            self.bytes.u32(self.at + self.header().tail_ends + 4 * i) as usize
         }
     }
 
@@ -124,7 +143,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// after the prefix.
     #[inline]
     pub(super) fn tail(&self, i: usize) -> Result<(usize, usize, usize), Damage> {
-        let h = &self.h;
+        let h = self.header();
         if h.tail_end_width == 0 {
             return Ok((
                 self.at + h.tails + i * h.tail_len,
@@ -163,7 +182,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
 
     /// The length of the user key of entry `i` in bytes.
     pub fn key_len(&self, i: usize) -> Result<usize, Damage> {
-        Ok(self.h.prefix_len + self.tail(i)?.2)
+        Ok(self.header().prefix_len + self.tail(i)?.2)
     }
 
     /// Replaces `out` by the user key of entry `i`.
@@ -179,7 +198,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     #[inline]
     pub fn key_over(&self, i: usize, out: &mut Vec<u8>, has_prefix: bool) -> Result<usize, Damage> {
         let (tail, tail_len, suffix) = self.tail(i)?;
-        let h = &self.h;
+        let h = self.header();
         let total = h.prefix_len + suffix;
         if out.len() < total + KEY_SLACK_BYTES {
             out.resize(total + KEY_SLACK_BYTES, 0);
@@ -205,11 +224,30 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         }
     }
 
+    /// All of entry `i` but its value. The key is written to `out` as by [`View::key_over`].
+    #[inline]
+    pub fn entry_over(
+        &self,
+        i: usize,
+        out: &mut Vec<u8>,
+        has_prefix: bool,
+    ) -> Result<Entry, Damage> {
+        let key_len = self.key_over(i, out, has_prefix)?;
+        let trailer = self.trailer(i)?;
+        let (value_start, value_len) = self.value_range(i)?;
+        Ok(Entry {
+            key_len,
+            trailer,
+            value_start,
+            value_len,
+        })
+    }
+
     /// Compares the key of entry `i` after the prefix with `suffix`. Their heads must be equal.
     #[inline]
     fn compare_after_head(&self, i: usize, suffix: &[u8]) -> Result<Ordering, Damage> {
         let (tail, tail_len, len) = self.tail(i)?;
-        let width = self.h.head_width;
+        let width = self.header().head_width;
         if len <= width || suffix.len() <= width {
             // The heads are equal and padded with zeros, so the shorter key is a prefix of the
             // other.
@@ -221,7 +259,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// The trailer of entry `i`. A reserved kind is refused, and an unknown one is damage.
     #[inline]
     pub fn trailer(&self, i: usize) -> Result<u64, Damage> {
-        let h = &self.h;
+        let h = self.header();
         let seq = (h.base >> 8).wrapping_add(
             self.bytes
                 .uint(self.at + h.seqs + i * h.seq_width, h.seq_width),
@@ -255,7 +293,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// The start of the value of entry `i`, counted from the block's first value, and its length.
     #[inline]
     pub fn value_range(&self, i: usize) -> Result<(usize, usize), Damage> {
-        let h = &self.h;
+        let h = self.header();
         if h.value_width == 0 {
             return Ok((i * h.value_len, h.value_len));
         }
@@ -312,7 +350,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// Prefetches the cache lines of sequence number, value start and prefix.
     #[inline]
     pub fn prefetch_result(&self, i: usize) {
-        let h = &self.h;
+        let h = self.header();
         self.bytes
             .prefetch(self.at + h.tails + i * h.tail_bytes / h.n);
         self.bytes.prefetch(self.at + h.seqs + i * h.seq_width);
@@ -334,10 +372,10 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         suffix: &[u8],
         trailer: u64,
     ) -> Result<usize, Damage> {
-        let single = low + 1 == self.h.n || self.head(low + 1) != x;
+        let single = low + 1 == self.header().n || self.head(low + 1) != x;
         let (mut lo, mut hi) = (low, low + 1);
         if !single {
-            hi = low + partition_point(self.h.n - low, |i| self.head(low + i) <= x);
+            hi = low + partition_point(self.header().n - low, |i| self.head(low + i) <= x);
         }
         while lo < hi {
             let mid = lo + (hi - lo) / 2;
@@ -357,7 +395,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// The first entry at or after (`user_key`, `trailer`) in the order of entries, or `len()` if
     /// there is none.
     pub fn seek(&self, user_key: &[u8], trailer: u64) -> Result<usize, Damage> {
-        let h = &self.h;
+        let h = self.header();
         let common = h.prefix_len.min(user_key.len());
         match self
             .bytes
@@ -380,10 +418,12 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     #[inline(always)]
     fn lower_bound(&self, x: u64) -> usize {
         let heads = self.at + HEADER_BYTES;
-        if self.h.head_width == 4 {
-            partition_point(self.h.n, |i| (self.bytes.u32(heads + 4 * i) as u64) < x)
+        if self.header().head_width == 4 {
+            partition_point(self.header().n, |i| {
+                (self.bytes.u32(heads + 4 * i) as u64) < x
+            })
         } else {
-            partition_point(self.h.n, |i| self.bytes.u64(heads + 8 * i) < x)
+            partition_point(self.header().n, |i| self.bytes.u64(heads + 8 * i) < x)
         }
     }
 
@@ -401,10 +441,10 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     /// key may be another one.
     #[inline]
     pub fn locate(&self, user_key: &[u8]) -> Option<usize> {
-        let suffix = user_key.get(self.h.prefix_len..)?;
-        let x = head(suffix, self.h.head_width);
+        let suffix = user_key.get(self.header().prefix_len..)?;
+        let x = head(suffix, self.header().head_width);
         let low = self.lower_bound(x);
-        (low < self.h.n && self.head(low) == x).then_some(low)
+        (low < self.header().n && self.head(low) == x).then_some(low)
     }
 
     /// Completes [`View::get`] after [`View::locate`] of the same key, which returned `low`.
@@ -415,7 +455,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
         user_key: &[u8],
         limit: u64,
     ) -> Result<Option<(usize, u64)>, Damage> {
-        let h = &self.h;
+        let h = self.header();
         if user_key.len() < h.prefix_len || low >= h.n {
             return Ok(None);
         }
@@ -439,7 +479,7 @@ impl<'a, B: Bytes + ?Sized> View<'a, B> {
     }
 }
 
-impl<'a> View<'a, [u8]> {
+impl<'a, H: Borrow<Header>> View<'a, [u8], H> {
     /// The value of entry `i`, without a copy.
     #[inline]
     pub fn value(&self, i: usize) -> Result<&'a [u8], Damage> {

@@ -1,6 +1,7 @@
 //! Property tests of blocks: any entries, looked up and iterated from a slice and from a map, are
 //! compared with a model.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -94,8 +95,41 @@ fn build(entries: &Entries, codec: Codec) -> (Vec<u8>, usize) {
     (out, anchor)
 }
 
-fn check_view<B: Bytes + ?Sized>(view: View<'_, B>, entries: &Entries, probes: &[(Vec<u8>, u64)]) {
+/// Checks that every entry of every window is what the view gives for that entry alone.
+fn check_windows<B: Bytes + ?Sized, H: Borrow<Header>>(view: &View<'_, B, H>) {
+    let (mut key, mut want) = (Vec::new(), Vec::new());
+    let mut window = Window::default();
+    for i in 0..view.len() {
+        if !view.fill_window(i, &mut window) {
+            assert_eq!((0..view.len()).find_map(|i| window.position(i)), None);
+            continue;
+        }
+        assert!(window.position(i).is_some());
+        key.clear();
+        assert!(view.prefix_over(&mut key));
+        for i in 0..view.len() {
+            let Some(at) = window.position(i) else {
+                continue;
+            };
+            let entry = window.take(view.bytes(), at, &mut key).unwrap();
+            assert_eq!(Ok(entry), view.entry_over(i, &mut want, false));
+            assert_eq!(key[..entry.key_len], want[..entry.key_len]);
+        }
+    }
+}
+
+fn check_view<B: Bytes + ?Sized, H: Borrow<Header>>(
+    view: View<'_, B, H>,
+    entries: &Entries,
+    probes: &[(Vec<u8>, u64)],
+) {
     assert_eq!(view.len(), entries.len());
+    check_windows(&view);
+    let is_padded = view.header().has(header::FLAG_PADS);
+    let is_frequent = entries.iter().all(|e| e.1 as u8 <= Kind::Put as u8);
+    if view.len() >= window::WINDOW && !is_padded && is_frequent {
+        assert!(view.fill_window(view.len() / 2, &mut Window::default()));
+    }
     let mut key = Vec::new();
     for (i, (k, t, v)) in entries.iter().enumerate() {
         view.key_into(i, &mut key).unwrap();
@@ -226,12 +260,14 @@ proptest! {
                 let _ = (view.seek(k, *t), view.get(k, *t));
             }
             let _ = view.decode_all(&mut Decoded::default());
+            check_windows(&view);
         }
         let map = map_of(&stored);
         if let Ok(view) = View::new(&map, anchor, 0) {
             for (k, t, _) in &entries {
                 let _ = (view.seek(k, *t), view.get(k, *t));
             }
+            check_windows(&view);
         }
     }
 }

@@ -8,13 +8,16 @@
 
 use std::sync::Arc;
 
-use super::{BlockCache, TableReader};
-use crate::block::{Block, Header, View};
+use super::{BlockCache, TableReader, Verify};
+use crate::block::{Block, Entry, Header, View, Window};
 use crate::error::{Damage, Result};
 use crate::index::Place;
 
 /// How far ahead of the current value a scan prefetches, in bytes.
 const AHEAD_BYTES: usize = 1024;
+
+/// Room for most keys. The buffer grows for longer ones.
+const KEY_CAPACITY_BYTES: usize = 64;
 
 /// The number of cache lines of values that a seek prefetches. The scan prefetches those that
 /// follow.
@@ -37,7 +40,13 @@ pub struct TableIter {
     place: Place,
     entry: usize,
     entries: usize,
+    /// The entry at which a scan prefetches the next block.
+    ahead_at: usize,
     valid: bool,
+    /// Entries of the current block that were decoded for a scan.
+    window: Window,
+    /// Whether the checksum of the current block's values needs no look.
+    values_verified: bool,
     /// The user key, and the bytes that [`View::key_over`] leaves after it.
     key: Vec<u8>,
     key_len: usize,
@@ -56,9 +65,10 @@ macro_rules! with_view {
         let place = $self.place;
         match (&$self.current, &$self.reader.map) {
             (CurrentBlock::Map(header), Some(map)) => {
+                let (anchor, start) = (place.anchor as usize, place.start as usize);
+                let bytes = map.view();
                 let result =
-                    View::with_header(map, place.anchor as usize, place.start as usize, *header)
-                        .and_then(|$view| $body);
+                    View::with_header(&bytes, anchor, start, header).and_then(|$view| $body);
                 $self.reader.unless_map_failed(map, place, result)
             }
             (CurrentBlock::Heap(block), _) => {
@@ -87,8 +97,11 @@ impl TableIter {
             },
             entry: 0,
             entries: 0,
+            ahead_at: 0,
             valid: false,
-            key: Vec::new(),
+            window: Window::default(),
+            values_verified: false,
+            key: Vec::with_capacity(KEY_CAPACITY_BYTES),
             key_len: 0,
             key_in_block: false,
             trailer: 0,
@@ -163,13 +176,28 @@ impl TableIter {
     ///
     /// # Errors
     /// If it cannot be read or its checksum is wrong. `out` may then have some of its bytes.
-    #[inline]
+    #[inline(always)]
     pub fn append_value(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        if self.values_verified
+            && let Some(map) = &self.reader.map
+            && let start = self.place.start as usize + self.value_start
+            && map.view().append_to(start, self.value_len, out)
+            && !map.failed()
+        {
+            return Ok(());
+        }
+        self.append_any_value(out)
+    }
+
+    /// As [`TableIter::append_value`], for a value of any block.
+    #[inline(never)]
+    fn append_any_value(&mut self, out: &mut Vec<u8>) -> Result<()> {
         if let (CurrentBlock::Map(header), Some(map)) = (&self.current, &self.reader.map) {
             let (start, len) = (self.value_start, self.value_len);
-            return self
-                .reader
-                .copy_from_map(map, self.block, self.place, header, start, len, out);
+            self.reader
+                .copy_from_map(map, self.block, self.place, header, start, len, out)?;
+            self.values_verified = self.reader.verify == Verify::FirstTouch;
+            return Ok(());
         }
         out.extend_from_slice(self.value()?);
         Ok(())
@@ -198,16 +226,14 @@ impl TableIter {
         }
         self.current = CurrentBlock::None;
         self.key_in_block = false;
+        self.window.clear();
+        self.values_verified = false;
         let place = self.reader.index.place(block);
         if let Some(map) = &self.reader.map
             && let Some(header) = self.reader.map_header(map, block, place)?
         {
             self.entries = header.n;
             self.current = CurrentBlock::Map(header);
-            // A scan continues with this block.
-            if block + 1 < self.reader.index.len() {
-                self.reader.prefetch_block(block as u32 + 1);
-            }
         } else {
             let heap = self.reader.block(&*self.cache, block)?;
             self.entries = heap.view().len();
@@ -215,33 +241,96 @@ impl TableIter {
         }
         self.block = block;
         self.place = place;
+        self.ahead_at = self.entries / 2;
         Ok(())
     }
 
-    /// Loads the key, the trailer and the value range of the current entry.
-    #[inline]
+    /// Loads the key, the trailer and the value range of the current entry, of which a scan forward
+    /// is likely to need those after it.
+    #[inline(always)]
     fn load(&mut self) -> Result<()> {
+        self.valid = false;
+        if let Some(at) = self.window.position(self.entry)
+            && self.key_in_block
+            && self.take_from_window(at)
+        {
+            return Ok(());
+        }
+        self.load_window()
+    }
+
+    /// Shows the entry at this place of the window. Returns false if something is wrong.
+    #[inline(always)]
+    fn take_from_window(&mut self, at: usize) -> bool {
+        let entry = match (&self.current, &self.reader.map) {
+            (CurrentBlock::Map(_), Some(map)) => {
+                let bytes = map.view();
+                let entry = self.window.take(&bytes, at, &mut self.key);
+                let Some(entry) = entry.filter(|_| !map.failed()) else {
+                    return false;
+                };
+                // The processor fetches the lines of a page one after the other, but it does not
+                // see that the values go on in the next page.
+                let mut line = self.place.start as usize + entry.value_start + AHEAD_BYTES;
+                let end = line + entry.value_len.min(AHEAD_BYTES);
+                while line < end {
+                    bytes.prefetch(line);
+                    line += 64;
+                }
+                entry
+            }
+            (CurrentBlock::Heap(block), _) => {
+                match self.window.take(block.view().bytes(), at, &mut self.key) {
+                    Some(entry) => entry,
+                    None => return false,
+                }
+            }
+            _ => return false,
+        };
+        self.show(entry);
+        true
+    }
+
+    /// As [`TableIter::load`], for an entry that is not in the window.
+    #[inline(never)]
+    fn load_window(&mut self) -> Result<()> {
+        let mut key = std::mem::take(&mut self.key);
+        let (i, in_block, window) = (self.entry, self.key_in_block, &mut self.window);
+        let filled = with_view!(self, |view| {
+            Ok((in_block || view.prefix_over(&mut key)) && view.fill_window(i, window))
+        });
+        self.key = key;
+        self.key_in_block = false;
+        if matches!(filled, Ok(true))
+            && let Some(at) = self.window.position(i)
+            && self.take_from_window(at)
+        {
+            return Ok(());
+        }
+        // What is wrong, if anything is, is wrong with this entry or with another one.
+        self.window.clear();
+        self.load_single()
+    }
+
+    /// As [`TableIter::load`], without the entries beside this one.
+    #[inline(never)]
+    fn load_single(&mut self) -> Result<()> {
         self.valid = false;
         let mut key = std::mem::take(&mut self.key);
         let (i, in_block) = (self.entry, std::mem::take(&mut self.key_in_block));
-        let loaded = with_view!(self, |view| {
-            view.key_over(i, &mut key, in_block)
-                .and_then(|len| Ok((len, view.trailer(i)?, view.value_range(i)?)))
-        });
+        let loaded = with_view!(self, |view| view.entry_over(i, &mut key, in_block));
         self.key = key;
-        let (key_len, trailer, (start, len)) = loaded?;
-        self.key_len = key_len;
-        self.key_in_block = true;
-        self.trailer = trailer;
-        (self.value_start, self.value_len) = (start, len);
-        if let (CurrentBlock::Map(_), Some(map)) = (&self.current, &self.reader.map) {
-            let at = self.place.start as usize + start + AHEAD_BYTES;
-            for line in 0..len.div_ceil(64).min(16) {
-                map.prefetch(at + 64 * line);
-            }
-        }
-        self.valid = true;
+        self.show(loaded?);
         Ok(())
+    }
+
+    #[inline(always)]
+    fn show(&mut self, entry: Entry) {
+        self.key_len = entry.key_len;
+        self.key_in_block = true;
+        self.trailer = entry.trailer;
+        (self.value_start, self.value_len) = (entry.value_start, entry.value_len);
+        self.valid = true;
     }
 
     /// Moves to the first entry at or after (`user_key`, `trailer`) in the order of entries.
@@ -291,6 +380,9 @@ impl TableIter {
             return Ok(());
         }
         self.load_or_next_block()?;
+        if self.entry >= self.ahead_at {
+            self.prefetch_next_block();
+        }
         if let (CurrentBlock::Map(_), Some(map), true) =
             (&self.current, &self.reader.map, self.valid)
         {
@@ -305,17 +397,28 @@ impl TableIter {
 
     /// Loads the current entry. If it is past the block's end, moves to the first entry of the next
     /// block.
-    #[inline]
+    #[inline(always)]
     fn load_or_next_block(&mut self) -> Result<()> {
-        if self.entry >= self.entries {
-            if self.block + 1 >= self.reader.index.len() {
-                self.invalidate();
-                return Ok(());
-            }
-            self.enter(self.block + 1)?;
-            self.entry = 0;
+        if self.entry >= self.entries && !self.enter_next_block()? {
+            return Ok(());
         }
         self.load()
+    }
+
+    /// Moves to the first entry of the next block, without loading it. Returns false if there is no
+    /// such block.
+    #[inline(never)]
+    fn enter_next_block(&mut self) -> Result<bool> {
+        self.invalidate();
+        if self.block + 1 >= self.reader.index.len() {
+            return Ok(false);
+        }
+        self.enter(self.block + 1)?;
+        self.entry = 0;
+        if self.ahead_at == 0 {
+            self.prefetch_next_block();
+        }
+        Ok(true)
     }
 
     /// Moves to the last entry at or before (`user_key`, `trailer`) in the order of entries.
@@ -358,25 +461,31 @@ impl TableIter {
         };
         self.enter(last)?;
         self.entry = self.entries - 1;
-        self.load()
+        self.load_single()
     }
 
     /// Moves to the next entry. Does nothing if the iterator is at none.
     ///
     /// # Errors
     /// As [`TableIter::seek`].
-    #[inline]
     #[allow(clippy::should_implement_trait)] // It can fail, and entries are borrowed from it.
     pub fn next(&mut self) -> Result<()> {
         if !self.valid {
             return Ok(());
         }
         self.entry += 1;
-        let moved = self.load_or_next_block();
-        if moved.is_err() {
-            self.invalidate();
+        if self.entry == self.ahead_at {
+            self.prefetch_next_block();
         }
-        moved
+        self.load_or_next_block()
+    }
+
+    /// Prefetches the columns of the block after the current one. A short scan that ends before
+    /// has no use for them.
+    fn prefetch_next_block(&self) {
+        if self.block + 1 < self.reader.index.len() {
+            self.reader.prefetch_block(self.block as u32 + 1);
+        }
     }
 
     /// Moves to the previous entry. Does nothing if the iterator is at none.
@@ -397,6 +506,6 @@ impl TableIter {
             self.enter(before)?;
             self.entry = self.entries - 1;
         }
-        self.load()
+        self.load_single()
     }
 }

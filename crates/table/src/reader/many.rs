@@ -255,7 +255,7 @@ macro_rules! with_open {
         match (&$open.held, &$reader.map) {
             (Held::Map(header), Some(map)) => {
                 let (anchor, start) = ($open.place.anchor as usize, $open.place.start as usize);
-                let result = View::with_header(map, anchor, start, *header).and_then(|$view| $body);
+                let result = View::with_header(map, anchor, start, header).and_then(|$view| $body);
                 $reader.unless_map_failed(map, $open.place, result)
             }
             (Held::Heap(block), _) => {
@@ -272,7 +272,7 @@ macro_rules! with_open {
 /// Prefetches the value.
 #[inline]
 fn find<B: Bytes + ?Sized>(
-    view: View<'_, B>,
+    view: View<'_, B, &Header>,
     low: usize,
     key: &[u8],
     limit: u64,

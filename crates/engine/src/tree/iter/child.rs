@@ -204,6 +204,8 @@ impl LevelCursor {
 
     /// If the cursor stands after the last entry of its table, moves it through the next tables to
     /// the next entry.
+    #[cold]
+    #[inline(never)]
     fn enter_next_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             if self.at + 1 >= self.view.handles.len() {
@@ -234,12 +236,34 @@ impl LevelCursor {
         self.iter.as_ref().is_some_and(TableIter::valid)
     }
 
+    #[inline]
     fn trailer(&self) -> u64 {
-        let trailer = self.iter.as_ref().map_or(0, TableIter::trailer);
-        match self.own {
-            None => trailer,
-            Some(own) => own << 8 | (trailer & 0xff),
+        self.entry().1
+    }
+
+    /// The key and the trailer. Only while the cursor is valid.
+    #[inline(always)]
+    fn entry(&self) -> (&[u8], u64) {
+        let Some(iter) = &self.iter else {
+            return (&[], 0);
+        };
+        let trailer = match self.own {
+            None => iter.trailer(),
+            Some(own) => own << 8 | (iter.trailer() & 0xff),
+        };
+        (iter.key(), trailer)
+    }
+
+    /// Goes to the next entry.
+    #[inline(always)]
+    fn next(&mut self) -> Result<()> {
+        if let Some(iter) = &mut self.iter {
+            iter.next().map_err(Error::from)?;
+            if iter.valid() {
+                return Ok(());
+            }
         }
+        self.enter_next_tables()
     }
 
     /// The trailer to look for in a table's file. The file of an ingested table has every key once,
@@ -315,6 +339,9 @@ impl LevelCursor {
             iter.next().map_err(Error::from)?;
         }
         self.count_seek();
+        if self.valid() {
+            return Ok(());
+        }
         self.enter_next_tables()
     }
 
@@ -340,7 +367,7 @@ impl LevelCursor {
 }
 
 impl EntryCursor for Child {
-    #[inline]
+    #[inline(always)]
     fn valid(&self) -> bool {
         match self {
             Child::Memtable(m) => m.is_valid(),
@@ -364,7 +391,15 @@ impl EntryCursor for Child {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn entry(&self) -> (&[u8], u64) {
+        match self {
+            Child::Memtable(m) => (m.key(), m.seq() << 8 | u64::from(m.kind())),
+            Child::Level(l) => l.entry(),
+        }
+    }
+
+    #[inline(always)]
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
         match self {
             Child::Memtable(m) => out.extend_from_slice(m.value()),
@@ -429,23 +464,14 @@ impl EntryCursor for Child {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Result<()> {
         match self {
             Child::Memtable(m) => {
                 m.next();
                 Ok(())
             }
-            Child::Level(l) => {
-                if let Some(iter) = l.iter.as_mut() {
-                    iter.next().map_err(Error::from)?;
-                }
-                if l.valid() {
-                    Ok(())
-                } else {
-                    l.enter_next_tables()
-                }
-            }
+            Child::Level(l) => l.next(),
         }
     }
 

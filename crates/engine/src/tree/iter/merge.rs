@@ -24,6 +24,11 @@ pub(crate) trait EntryCursor {
     fn key(&self) -> &[u8];
     /// Sequence number << 8 | kind.
     fn trailer(&self) -> u64;
+    /// The key and the trailer.
+    #[inline(always)]
+    fn entry(&self) -> (&[u8], u64) {
+        (self.key(), self.trailer())
+    }
     /// Copies the value to the end of `out`.
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()>;
     /// Does a part of a seek to this position, which must follow, and prefetches the memory that
@@ -142,10 +147,10 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.order.clear();
     }
 
-    #[inline]
+    #[inline(always)]
     fn before(&self, a: u32, b: u32) -> bool {
         let (a, b) = (&self.children[a as usize], &self.children[b as usize]);
-        let order = compare_internal((a.key(), a.trailer()), (b.key(), b.trailer()));
+        let order = compare_internal(a.entry(), b.entry());
         match self.direction {
             Direction::Forward => order == Ordering::Less,
             Direction::Backward => order == Ordering::Greater,
@@ -173,11 +178,22 @@ impl<C: EntryCursor> MergeCursor<C> {
     #[inline(always)]
     fn sort_current(&mut self) {
         let first = self.order[0];
-        if !self.children[first as usize].valid() {
-            self.order.remove(0);
-            return;
+        let is_valid = self.children[first as usize].valid();
+        let stays = is_valid
+            && match self.order.get(1) {
+                Some(second) => self.before(first, *second),
+                None => true,
+            };
+        if !stays {
+            self.resort_current(first, is_valid);
         }
-        if self.order.len() < 2 || self.before(first, self.order[1]) {
+    }
+
+    /// The part of [`MergeCursor::sort_current`] for a child that is no longer the first one.
+    #[inline(never)]
+    fn resort_current(&mut self, first: u32, is_valid: bool) {
+        if !is_valid {
+            self.order.remove(0);
             return;
         }
         // `order[1]` is before `first`. Find how many others are.
@@ -230,6 +246,8 @@ impl<C: EntryCursor> MergeCursor<C> {
 
     /// Turns around at the current entry: every other child goes to its nearest entry on the other
     /// side.
+    #[cold]
+    #[inline(never)]
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let current = self.order[0] as usize;
         self.moves += self.children.len() as u64;
@@ -250,14 +268,11 @@ impl<C: EntryCursor> MergeCursor<C> {
         Ok(())
     }
 
-    fn step(&mut self, direction: Direction) -> Result<()> {
-        if self.direction != direction {
-            self.turn(direction)?;
-        }
-        self.move_current(|child| match direction {
-            Direction::Forward => child.next(),
-            Direction::Backward => child.prev(),
-        })
+    /// The child that stands on the current entry, if there is one.
+    #[inline(always)]
+    pub(crate) fn current_mut(&mut self) -> Option<&mut C> {
+        let first = *self.order.first()?;
+        self.children.get_mut(first as usize)
     }
 
     /// The child that stands on the current entry.
@@ -266,7 +281,7 @@ impl<C: EntryCursor> MergeCursor<C> {
     }
 
     /// Moves the child that stands on the current entry further in the direction of the merge.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn move_current(&mut self, go: impl FnOnce(&mut C) -> Result<()>) -> Result<()> {
         self.moves += 1;
         if let Err(error) = go(&mut self.children[self.order[0] as usize]) {
@@ -332,14 +347,21 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
         self.each(Direction::Backward, |c| c.seek_for_prev(key, trailer))
     }
 
-    #[inline]
+    /// Inlined for the same reason as [`MergeCursor::sort_current`].
+    #[inline(always)]
     fn next(&mut self) -> Result<()> {
-        self.step(Direction::Forward)
+        if self.direction != Direction::Forward {
+            self.turn(Direction::Forward)?;
+        }
+        self.move_current(C::next)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.step(Direction::Backward)
+        if self.direction != Direction::Backward {
+            self.turn(Direction::Backward)?;
+        }
+        self.move_current(C::prev)
     }
 }
 

@@ -37,6 +37,10 @@ const PUT: u8 = 1;
 /// A cursor steps over this many versions of one key before it seeks past the others.
 const STEPS_BEFORE_SEEK: u32 = 16;
 
+/// Room for most keys and for small values. The buffers grow for larger ones.
+const KEY_CAPACITY_BYTES: usize = 64;
+const VALUE_CAPACITY_BYTES: usize = 256;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Before the first seek, past an end, or after an error.
@@ -117,7 +121,8 @@ impl Cursor {
     ) -> Result<Cursor> {
         options.check()?;
         let (view, seq) = crate::tree::read::pin(tree, keyspace, snapshot)?;
-        let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
+        let levels = view.levels.iter().filter(|l| !l.level.is_empty()).count();
+        let mut children = Vec::with_capacity(view.sources.len() + levels);
         child::set_children(tree, &view, options.fill_cache, &mut children);
         let mut deletes = RangeDeleteIndex::default();
         deletes.set(&view, seq);
@@ -127,8 +132,8 @@ impl Cursor {
             seq,
             options,
             state: State::Invalid,
-            key: Vec::new(),
-            value: Vec::new(),
+            key: Vec::with_capacity(KEY_CAPACITY_BYTES),
+            value: Vec::with_capacity(VALUE_CAPACITY_BYTES),
             stood: Vec::new(),
             hidden_in_a_row: 0,
             covering: Covering::default(),
@@ -289,8 +294,8 @@ impl Cursor {
                 return self.show_next();
             }
         }
-        self.skip_key()?;
-        self.show_next()
+        self.skip_key_inlined()?;
+        self.show_next_inlined()
     }
 
     /// Goes to the previous key.
@@ -309,10 +314,17 @@ impl Cursor {
     }
 
     /// Goes forward past all versions of the shown key.
-    #[inline]
     fn skip_key(&mut self) -> Result<()> {
+        self.skip_key_inlined()
+    }
+
+    /// [`Cursor::skip_key`] for a step, which a call would make slower.
+    #[inline(always)]
+    fn skip_key_inlined(&mut self) -> Result<()> {
         self.merged.next()?;
-        if self.merged.valid() && same_key(self.merged.key(), &self.key) {
+        if let Some(child) = self.merged.current_mut()
+            && same_key(child.key(), &self.key)
+        {
             return self.skip_older();
         }
         Ok(())
@@ -356,10 +368,39 @@ impl Cursor {
     }
 
     /// Shows the first visible entry from where the stream stands, forward.
-    #[inline]
     fn show_next(&mut self) -> Result<()> {
+        self.show_next_inlined()
+    }
+
+    /// [`Cursor::show_next`] for a step, which a call would make slower. Nearly always the entry on
+    /// which the stream stands is shown, without a look at range deletes or hidden entries.
+    #[inline(always)]
+    fn show_next_inlined(&mut self) -> Result<()> {
         self.hidden_in_a_row = 0;
         self.run.begin();
+        if let Some(child) = self.merged.current_mut() {
+            let (key, trailer) = child.entry();
+            let is_within = match &self.options.upper {
+                Some(upper) => key < &upper[..],
+                None => true,
+            };
+            let is_shown = trailer as u8 == PUT && trailer >> 8 <= self.seq;
+            if is_within && is_shown && self.deletes.is_empty() {
+                copy_key(&mut self.key, key);
+                self.value.clear();
+                if self.options.values {
+                    child.value_into(&mut self.value)?;
+                }
+                self.state = State::Forward;
+                return Ok(());
+            }
+        }
+        self.show_next_visible()
+    }
+
+    /// The part of [`Cursor::show_next`] for an entry that may be hidden.
+    #[inline(never)]
+    fn show_next_visible(&mut self) -> Result<()> {
         let found = self.find_next();
         self.end_run(&found);
         found
