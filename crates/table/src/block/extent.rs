@@ -369,9 +369,10 @@ mod tests {
                     let t = by_definition(&entries[first..first + n + 1].to_vec());
                     if size >= 4096 && o + s <= e && e < o + t && e - (o + s) <= 512 {
                         end = Some(e);
-                    } else if s >= size && (size < 4096 || o + s > e) {
-                        end = Some(0);
-                    } else if n == 4096 || key_bytes(first, n) >= 32_768 {
+                    } else if s >= size && (size < 4096 || o + s > e)
+                        || n == 4096
+                        || key_bytes(first, n) >= 32_768
+                    {
                         end = Some(0);
                     } else {
                         n += 1;

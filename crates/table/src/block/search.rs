@@ -278,7 +278,7 @@ impl<'a, B: Bytes + ?Sized, H: Borrow<Header>> View<'a, B, H> {
     /// The error for the kind of entry `i`, which is neither put nor delete.
     #[cold]
     fn refused_kind(&self, i: usize, kind: u8) -> Damage {
-        let h = &self.h;
+        let h = self.header();
         let at = match h.has(FLAG_KINDS) {
             true => (h.kinds + i) as u64,
             false => 8,
