@@ -81,7 +81,8 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The kind with this number. Numbers from 5 on are reserved: see [`unknown_record`].
+    /// The kind with this number. Numbers from 5 on are reserved, and `unknown_record` names what
+    /// they are for.
     pub fn from_number(number: u8) -> Option<RecordKind> {
         match number {
             1 => Some(RecordKind::Group),
