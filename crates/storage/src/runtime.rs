@@ -245,6 +245,11 @@ impl Runtime {
         Ok(JoinHandle { kind })
     }
 
+    /// Whether tasks have priorities of their own, so that [`Runtime::lower_priority`] has an effect.
+    pub fn has_priorities(&self) -> bool {
+        !self.is_simulated() && cfg!(target_os = "linux")
+    }
+
     /// Lets the calling task, and the tasks that it starts from now on, yield to other tasks: its
     /// nice value is raised by `by`. It still gets all processor time that no other task wants. If
     /// it competes for a core with a task whose priority was not lowered, it gets half of that
@@ -253,7 +258,7 @@ impl Runtime {
     /// This does nothing in simulation, and outside Linux, where a task has no nice value of its
     /// own. A system that refuses is ignored.
     pub fn lower_priority(&self, by: i32) {
-        if self.is_simulated() || !cfg!(target_os = "linux") {
+        if !self.has_priorities() {
             return;
         }
         // On Linux these calls without a process mean the calling thread.

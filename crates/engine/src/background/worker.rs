@@ -2,13 +2,18 @@
 //!
 //! A failed job is retried after a pause. A worker ends when the store closes.
 //!
-//! Threading: each worker is a runtime task.
+//! Threading: each worker is a runtime task. A compaction for which no writer will wait soon runs in
+//! a task of its own, whose priority is lower, while its worker waits. Otherwise writers and readers
+//! would wait for a core while compactions run: a thread that is preempted waits for several
+//! milliseconds.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::panics::{failed, guarded, panicked, repeat};
 use super::slots::Slots;
+use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
@@ -22,12 +27,12 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a worker until the store closes. With `flush_only`, it takes no compactions. It starts work
 /// in the slots of other sides, but runs only work of the host.
-pub(super) fn worker(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) {
+pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) {
     repeat(jobs.catalog(), "a worker", || work(jobs, slots, flush_only));
 }
 
 /// Waits for work and does it. Returns false if the store is being closed.
-fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
+fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
     let work = loop {
         let seen = jobs.env().work().count();
         if jobs.env().is_closing() {
@@ -42,9 +47,51 @@ fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
     };
     match slots {
         Some(slots) if work.placed.side != jobs.runner().sides.host() => slots.start(work),
+        _ if yields(jobs, &work) => run_with_lower_priority(jobs, work),
         _ => run(jobs, work),
     }
     true
+}
+
+/// Whether work of the host should leave the cores to other tasks of the process: a compaction for
+/// which no writer will wait soon, because level 0 has at most half of the runs at which writers are
+/// slowed down.
+fn yields(jobs: &Jobs, work: &Work) -> bool {
+    let env = jobs.env();
+    let slowdown = work.keyspace.settings().limits.l0_slowdown;
+    work.kind() == JobKind::Compaction
+        && env.live().compaction_nice > 0
+        && env.runtime().has_priorities()
+        && work.keyspace.view().run_count as u64 <= slowdown / 2
+}
+
+/// Runs a compaction in a task of its own with a lower priority, and waits for it. A task cannot
+/// raise its priority again, so the worker itself keeps its own.
+fn run_with_lower_priority(jobs: &Arc<Jobs>, work: Work) {
+    let runtime = jobs.env().runtime();
+    let by = jobs.env().live().compaction_nice as i32;
+    let in_hand = Arc::new(runtime.mutex(Some(work)));
+    let task = {
+        let (jobs, in_hand) = (jobs.clone(), in_hand.clone());
+        move || {
+            jobs.env().runtime().lower_priority(by);
+            let work = in_hand.lock().take();
+            if let Some(work) = work {
+                run(&jobs, work);
+            }
+        }
+    };
+    match runtime.spawn("silt-compaction", task) {
+        // The panics of the work are caught where it runs. Others go on here.
+        Ok(task) => task.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        // The system gives no thread, so the worker does the work.
+        Err(_) => {
+            let work = in_hand.lock().take();
+            if let Some(work) = work {
+                run(jobs, work);
+            }
+        }
+    }
 }
 
 fn run(jobs: &Jobs, mut work: Work) {

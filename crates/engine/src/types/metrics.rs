@@ -1,10 +1,11 @@
 //! Counters and latency histograms, always on.
 //!
 //! Cost: a counter is one relaxed add, and a histogram a few more. Counters of calls by users are
-//! divided into cells, so that threads do not wait for each other's cache lines. Of gets and unsynced puts, one
-//! call in [`SAMPLE`] is timed, because two clock reads cost more than a hit in the memtable; all
-//! other calls are always timed. Bytes are counted by cause, so write amplification is exact: it is
-//! the bytes written for each cause, divided by the bytes of user data.
+//! divided into cells, so that threads do not wait for each other's cache lines. Of gets and
+//! unsynced puts, one call in [`SAMPLE`] is timed, because two clock reads cost more than a hit in
+//! the memtable; all other calls are always timed. Bytes are counted by cause, so write
+//! amplification is exact: it is the bytes written for each cause, divided by the bytes of user
+//! data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,10 +2,10 @@
 //!
 //! Faulting in 64 MiB takes 5 to 300 ms, so a store does it once for each arena that it needs at
 //! the same time, not once for each memtable, and in the background. A writer that needs an arena
-//! before one is prepared gets its pages as it writes. When its memtable is dropped, an arena goes back to
-//! its pool; the pool keeps a fixed number and returns the others to the system. Nothing here
-//! blocks or makes a storage call, so this may happen in a destructor, on any thread: the pool's
-//! shelf is an array of atomic pointers.
+//! before one is prepared gets its pages as it writes. When its memtable is dropped, an arena goes
+//! back to its pool; the pool keeps a fixed number and returns the others to the system. Nothing
+//! here blocks or makes a storage call, so this may happen in a destructor, on any thread: the
+//! pool's shelf is an array of atomic pointers.
 
 use std::io;
 use std::ptr::NonNull;

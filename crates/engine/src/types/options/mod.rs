@@ -399,6 +399,14 @@ settings_table! {
         background_tasks: u32 = 2, "tasks",
             "From 1 to 64 tasks; default 2.",
             within(1, 64), AtOpen("tasks are started once");
+        /// By how much the nice value of compactions on the host exceeds that of the process, while
+        /// level 0 has at most half of the runs at which writers are slowed down. With 5, a
+        /// compaction that competes for a core with a thread of the program gets a quarter of its
+        /// time, and all time that the program leaves. With more runs in level 0, and for flushes,
+        /// nothing is lowered. Only Linux has such priorities.
+        compaction_nice: u32 = 5, "steps",
+            "From 0 to 19; default 5.",
+            within(0, 19), WhileOpen;
         /// The most subjobs of one job that run at once.
         subjobs_max: u32 = 2, "subjobs",
             "From 1 to 64 subjobs; default 2.",
