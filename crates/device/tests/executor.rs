@@ -320,8 +320,8 @@ fn lent_tables_of_all_sessions_are_bounded() {
 }
 
 /// A device has only the folder of a job. It is not sent a job that has an input elsewhere, because
-/// it would take a table of the same name for that input. Lent work is declined too, because no build
-/// knows another location.
+/// it would take a table of the same name for that input. Lent work is declined too, because no
+/// build knows another location.
 #[test]
 fn a_job_with_an_input_elsewhere_is_declined() {
     let world = World::new();

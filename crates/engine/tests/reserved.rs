@@ -1,8 +1,8 @@
-//! The numbers of RFC 12, section 4, in the log, the manifest and the tables of a store: for each of
-//! them, bytes that are made by hand are refused as `Unsupported`, with the name of the feature, by
-//! opens, reads, `check`, compactions, `repair` and ingests, and nothing is changed. None of them can
-//! be given to something else as long as this test is there. The parts of a table and of a job are
-//! in `crates/table/tests/reserved.rs`.
+//! The numbers of RFC 12, section 4, in the log, the manifest and the tables of a store: for each
+//! of them, bytes that are made by hand are refused as `Unsupported`, with the name of the feature,
+//! by opens, reads, `check`, compactions, `repair` and ingests, and nothing is changed. None of
+//! them can be given to something else as long as this test is there. The parts of a table and of a
+//! job are in `crates/table/tests/reserved.rs`.
 
 #[path = "../../table/tests/common/patched.rs"]
 mod patched;

@@ -245,7 +245,8 @@ impl Runtime {
         Ok(JoinHandle { kind })
     }
 
-    /// Whether tasks have priorities of their own, so that [`Runtime::lower_priority`] has an effect.
+    /// Whether tasks have priorities of their own, so that [`Runtime::lower_priority`] has an
+    /// effect.
     pub fn has_priorities(&self) -> bool {
         !self.is_simulated() && cfg!(target_os = "linux")
     }

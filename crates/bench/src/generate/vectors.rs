@@ -254,8 +254,8 @@ fn keys_of_ycsb_are_those_of_the_file() {
     }
 }
 
-/// Many draws from distributions whose formulas have powers and logarithms: a difference in the last
-/// bit changes few draws, so all of them are in the checksum.
+/// Many draws from distributions whose formulas have powers and logarithms: a difference in the
+/// last bit changes few draws, so all of them are in the checksum.
 #[derive(Debug, Deserialize)]
 struct SkewedCase {
     distribution: String,

@@ -2,10 +2,10 @@
 //!
 //! A failed job is retried after a pause. A worker ends when the store closes.
 //!
-//! Threading: each worker is a runtime task. A compaction for which no writer will wait soon runs in
-//! a task of its own, whose priority is lower, while its worker waits. Otherwise writers and readers
-//! would wait for a core while compactions run: a thread that is preempted waits for several
-//! milliseconds.
+//! Threading: each worker is a runtime task. A compaction for which no writer will wait soon runs
+//! in a task of its own, whose priority is lower, while its worker waits. Otherwise writers and
+//! readers would wait for a core while compactions run: a thread that is preempted waits for
+//! several milliseconds.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool 
 }
 
 /// Whether work of the host should leave the cores to other tasks of the process: a compaction for
-/// which no writer will wait soon, because level 0 has at most half of the runs at which writers are
-/// slowed down.
+/// which no writer will wait soon, because level 0 has at most half of the runs at which writers
+/// are slowed down.
 fn yields(jobs: &Jobs, work: &Work) -> bool {
     let env = jobs.env();
     let slowdown = work.keyspace.settings().limits.l0_slowdown;

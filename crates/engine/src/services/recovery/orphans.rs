@@ -98,10 +98,10 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
     Ok(())
 }
 
-/// Refuses a store whose tables have another format version, another version of the layout rules, or
-/// a feature that this build does not have. The manifest does not say what they have, but all tables
-/// of a store have the same versions, so this looks at the oldest one. Without this check, such a
-/// store would open and take writes, but every read and every compaction would fail.
+/// Refuses a store whose tables have another format version, another version of the layout rules,
+/// or a feature that this build does not have. The manifest does not say what they have, but all
+/// tables of a store have the same versions, so this looks at the oldest one. Without this check,
+/// such a store would open and take writes, but every read and every compaction would fail.
 ///
 /// # Errors
 /// `Unsupported`, and that the storage cannot be reached. Anything else that is wrong with the

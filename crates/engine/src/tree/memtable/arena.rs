@@ -98,8 +98,9 @@ unsafe impl Sync for Arena {}
 
 impl ArenaPool {
     /// A pool of arenas of `arena_bytes` (rounded up to whole pages) that keeps up to `keep_count`
-    /// unused ones (at most 16). With `prefault`, [`ArenaPool::prepare`] brings in all pages of a new
-    /// arena at once, which takes milliseconds. Otherwise they come one by one as the memtable grows.
+    /// unused ones (at most 16). With `prefault`, [`ArenaPool::prepare`] brings in all pages of a
+    /// new arena at once, which takes milliseconds. Otherwise they come one by one as the memtable
+    /// grows.
     pub fn new(arena_bytes: usize, keep_count: usize, prefault: bool) -> ArenaPool {
         let arena_bytes = arena_bytes
             .clamp(MIN_ARENA_BYTES, MAX_ARENA_BYTES - PAGE_BYTES)
@@ -118,8 +119,8 @@ impl ArenaPool {
     }
 
     /// A kept arena, or a new one. If `min_bytes` is more than the size of the pool's arenas, a new
-    /// one of that size. The pages of a new one come in as they are written, so that the caller, who
-    /// is a writer, waits for two megabytes at a time at most.
+    /// one of that size. The pages of a new one come in as they are written, so that the caller,
+    /// who is a writer, waits for two megabytes at a time at most.
     pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
         let shared = &self.shared;
         if min_bytes > shared.arena_bytes {
