@@ -405,7 +405,7 @@ settings_table! {
         /// time, and all time that the program leaves. With more runs in level 0, and for flushes,
         /// nothing is lowered. Only Linux has such priorities.
         compaction_nice: u32 = 5, "steps",
-            "From 0 to 19; default 5.",
+            "From 0 to 19 steps; default 5.",
             within(0, 19), WhileOpen;
         /// The most subjobs of one job that run at once.
         subjobs_max: u32 = 2, "subjobs",
