@@ -265,7 +265,8 @@ impl Properties {
                     p.keyspace = Some(value.u32(0));
                 }
                 _ if tag & MUST_UNDERSTAND != 0 => {
-                    // Another version of the layout rules says more, and its tag is lower.
+                    // If the version of the layout rules is another one too, the table is refused
+                    // for that reason, which helps a user more than the name of a feature.
                     refuse_layout(&p, seen, file)?;
                     return Err(damaged(Damage::unsupported(feature_of(tag), at)));
                 }
