@@ -195,6 +195,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         Command::Miri => [
             "-p siltstone-storage --test sim_miri",
             "-p siltstone-storage --lib map::tests -- --skip write_map",
+            "-p siltstone-storage --lib huge_slice::",
             "-p siltstone-table --lib coding::",
             "-p siltstone --lib memtable::",
         ]

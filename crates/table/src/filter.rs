@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use siltstone_storage::{prefetch_address, prefetch_line};
+use siltstone_storage::{HugeSlice, prefetch_address, prefetch_line};
 
 use crate::coding::Bytes;
 use crate::error::Damage;
@@ -49,7 +49,7 @@ struct Line([u64; 8]);
 /// A filter in memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Filter {
-    lines: Box<[Line]>,
+    lines: HugeSlice<Line>,
     probes: u32,
 }
 
@@ -92,7 +92,7 @@ impl Filter {
     pub fn empty(keys: u64, bits_per_key: u8) -> Filter {
         let blocks = filter_blocks(keys, bits_per_key) as usize;
         Filter {
-            lines: vec![Line([0; 8]); blocks].into_boxed_slice(),
+            lines: HugeSlice::from_fn(blocks, |_| Line([0; 8])),
             probes: probes(bits_per_key),
         }
     }
@@ -135,10 +135,10 @@ impl Filter {
                 bytes.len() as u64,
             ));
         }
-        let lines = bytes
-            .chunks_exact(FILTER_BLOCK_BYTES)
-            .map(|b| Line(std::array::from_fn(|i| Bytes::u64(b, 8 * i))))
-            .collect();
+        let lines = HugeSlice::from_fn(bytes.len() / FILTER_BLOCK_BYTES, |line| {
+            let at = line * FILTER_BLOCK_BYTES;
+            Line(std::array::from_fn(|i| bytes.u64(at + 8 * i)))
+        });
         Ok(Filter {
             lines,
             probes: probes(bits_per_key),
@@ -148,7 +148,7 @@ impl Filter {
     /// Appends the stored form: the words of the blocks, little-endian.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.lines.len() * FILTER_BLOCK_BYTES);
-        for line in &self.lines {
+        for line in &*self.lines {
             for word in line.0 {
                 out.extend_from_slice(&word.to_le_bytes());
             }
@@ -193,7 +193,7 @@ pub struct FilterPlace {
 impl FilterPlace {
     /// Notes where a filter lies, or that there is none.
     pub fn set(&self, filter: Option<&Filter>) {
-        let lines = filter.map_or(&[][..], |filter| &filter.lines);
+        let lines = filter.map_or(&[][..], |filter| &*filter.lines);
         self.address.store(lines.as_ptr().addr(), Ordering::Relaxed);
         self.lines.store(lines.len(), Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@
 
 use std::cmp::Ordering;
 
-use siltstone_storage::prefetch_line;
+use siltstone_storage::{HugeSlice, prefetch_line};
 
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES};
 use crate::coding::{Cursor, head, partition_point};
@@ -182,13 +182,13 @@ impl IndexBuilder {
 #[derive(Clone, Debug)]
 pub struct Index {
     prefix: Box<[u8]>,
-    heads: Box<[u64]>,
+    heads: HugeSlice<u64>,
     /// The last head of each group that is followed by another one.
-    group_ends: Box<[u64]>,
+    group_ends: HugeSlice<u64>,
     /// The header and the end of each block. A block starts where the one before it ends.
-    places: Box<[(u64, u64)]>,
-    separators: Box<[u8]>,
-    separator_ends: Box<[u32]>,
+    places: HugeSlice<(u64, u64)>,
+    separators: HugeSlice<u8>,
+    separator_ends: HugeSlice<u32>,
     /// The numbers of blocks whose separator has another trailer than the highest, ascending, with
     /// that trailer.
     trailers: Box<[(u32, u64)]>,
@@ -269,14 +269,13 @@ impl Index {
         }
         let index = Index {
             prefix: prefix.into(),
-            group_ends: heads[..heads.len().saturating_sub(1)]
-                .chunks_exact(GROUP)
-                .map(|group| group[GROUP - 1])
-                .collect(),
-            heads: heads.into_boxed_slice(),
-            places: anchors.into_iter().zip(ends).collect(),
+            group_ends: HugeSlice::from_fn(n.saturating_sub(1) / GROUP, |i| {
+                heads[GROUP * i + GROUP - 1]
+            }),
+            heads: heads.as_slice().into(),
+            places: HugeSlice::from_fn(n, |i| (anchors[i], ends[i])),
             separators: separators.into(),
-            separator_ends: separator_ends.into_boxed_slice(),
+            separator_ends: separator_ends.as_slice().into(),
             trailers: numbers.into_iter().zip(trailer_values).collect(),
         };
         for i in 0..n {
