@@ -28,7 +28,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 /// The size of a huge page in bytes.
-const PAGE_BYTES: usize = if cfg!(miri) { 16 << 10 } else { 2 << 20 };
+const PAGE_BYTES: usize = if cfg!(miri) { 4 << 10 } else { 2 << 20 };
 /// The size of a region in bytes, unless one array is larger.
 const REGION_BYTES: usize = 16 * PAGE_BYTES;
 /// Arrays of fewer bytes are on the heap.
@@ -369,7 +369,7 @@ mod tests {
         let mut prng = Prng::new(7);
         let mut pool = Pool::new();
         let mut arrays: Vec<(NonNull<u8>, usize)> = Vec::new();
-        for step in 0..if cfg!(miri) { 300 } else { 4_100 } {
+        for step in 0..if cfg!(miri) { 100 } else { 4_100 } {
             // The number of arrays grows and shrinks in turns.
             if prng.below(10) < if step / 100 % 2 == 0 { 7 } else { 3 } {
                 let bytes = bytes_of(&mut prng);
