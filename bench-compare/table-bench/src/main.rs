@@ -122,12 +122,7 @@ fn main() {
         let name = format!("{:06}.tbl", tables.len());
         let mut w =
             TableWriter::new(storage.create(lease.epoch(), &name).unwrap(), options).unwrap();
-        let mut block = 0;
         while i < keys.len() && w.raw_bytes() < 64 << 20 {
-            if w.raw_bytes() >> 13 != block {
-                w.end_block().unwrap();
-                block = w.raw_bytes() >> 13;
-            }
             let (k, id) = &keys[i];
             w.add(k, trailer(mix(*id) >> 40, Kind::Put), &value(*id))
                 .unwrap();

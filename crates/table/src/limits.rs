@@ -19,9 +19,9 @@ pub const MIN_BLOCK_SIZE_BYTES: u64 = 512;
 /// The largest block size that options may set, in bytes before compression.
 pub const MAX_BLOCK_SIZE_BYTES: u64 = 32 << 10;
 
-/// The largest number of value bytes in a block. A block exceeds its size by at most one entry,
-/// which may be the largest possible.
-pub const MAX_BLOCK_VALUE_BYTES: u64 = MAX_VALUE_BYTES as u64 + MAX_BLOCK_SIZE_BYTES;
+/// The largest number of value bytes in a block. A block exceeds its size by at most half a page
+/// (see `block::extent`) and one entry, which may be the largest possible.
+pub const MAX_BLOCK_VALUE_BYTES: u64 = MAX_VALUE_BYTES as u64 + MAX_BLOCK_SIZE_BYTES + (2 << 10);
 
 /// The largest number of tail bytes (key bytes after prefix and head) in a block, for the same
 /// reason.

@@ -111,8 +111,6 @@ pub struct TableWriter {
     rule: BlockRule,
     /// The offset in the file at which the current block begins.
     block_offset: u64,
-    /// The bytes of the current block, as the rule counts them.
-    block_bytes: u64,
     /// The last finished block. Its separator is known only when the next key is added.
     pending: Option<Pending>,
     previous_key: Vec<u8>,
@@ -183,7 +181,6 @@ impl TableWriter {
             builder: BlockBuilder::new(),
             rule: BlockRule::new(options.block_size_bytes, options.codec != Codec::None),
             block_offset: 0,
-            block_bytes: 0,
             pending: None,
             previous_key: Vec::new(),
             previous_trailer: 0,
@@ -291,20 +288,15 @@ impl TableWriter {
         let mut extent = self
             .builder
             .extent_with(key_len, trailer, value_len, shared);
-        let mut bytes = extent.stored_bytes();
-        if !self.builder.is_empty()
-            && let Some(end) = self
-                .rule
-                .end(self.block_offset, self.block_bytes, &extent, bytes)
+        if let Some(now) = self.builder.extent()
+            && let Some(end) = self.rule.end(self.block_offset, now, &extent)
         {
             self.end_block_at(end)?;
             extent = self
                 .builder
                 .extent_with(key_len, trailer, value_len, shared);
-            bytes = extent.stored_bytes();
         }
         self.check_limits(user_key, value)?;
-        self.block_bytes = bytes;
         if let Some(pending) = self.pending.take() {
             let (separator, separator_trailer) = if same_key {
                 (self.previous_key.as_slice(), self.previous_trailer)

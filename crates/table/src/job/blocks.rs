@@ -33,7 +33,7 @@ struct Last {
 
 /// Where the block of the last entry lies in the table, in bytes.
 #[derive(Clone, Copy, Default)]
-struct Lies {
+struct BlockRange {
     start: u64,
     end: u64,
     padding: u64,
@@ -54,7 +54,7 @@ pub(super) struct TableBlocks<'a, 'l> {
     last: Option<Last>,
     rule: BlockRule,
     /// The blocks of the last entry and of the current one.
-    lies: (Lies, Lies),
+    ranges: (BlockRange, BlockRange),
     /// Buffers for the stored and the uncompressed form of a block.
     stored: Vec<u8>,
     scratch: Vec<u8>,
@@ -82,7 +82,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
             raw_bytes: 0,
             last: None,
             rule: BlockRule::new(job.limits.block_bytes, job.format.codec != Codec::None),
-            lies: Default::default(),
+            ranges: Default::default(),
             stored: Vec::new(),
             scratch: Vec::new(),
         }
@@ -109,12 +109,12 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
         view.decode_all(&mut all).map_err(damaged)?;
         let header = view.header();
-        let lies = Lies {
+        let range = BlockRange {
             start: at.start,
             end: at.end,
             padding: (header.end - header.padding) as u64,
         };
-        self.lies = (self.lies.1, lies);
+        self.ranges = (self.ranges.1, range);
         if let Some(contents) = &mut contents
             && !all.is_empty()
         {
@@ -209,7 +209,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
             ),
         ] {
             if found != expected {
-                let (name, start) = (&self.record.name, self.lies.1.start);
+                let (name, start) = (&self.record.name, self.ranges.1.start);
                 return reject(format!(
                     "table {name}: the block at {start} has {found} as its {what} instead of \
                      {expected}"
@@ -263,7 +263,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         let next = self.last.as_ref().map(|last| {
             let shared = common_prefix(&last.key, key);
             let next = last.extent.with(key.len(), trailer, value_len, shared);
-            (last.extent.stored_bytes(), next)
+            (last.extent, next)
         });
         let extent = match next {
             Some((_, next)) if !begins_block => next,
@@ -287,11 +287,11 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         }
         if let Some((now, next)) = next {
             let before = if begins_block {
-                self.lies.0
+                self.ranges.0
             } else {
-                self.lies.1
+                self.ranges.1
             };
-            let end = self.rule.end(before.start, now, &next, next.stored_bytes());
+            let end = self.rule.end(before.start, &now, &next);
             if end.is_some() != begins_block {
                 return should(!begins_block, "another block");
             }
@@ -363,7 +363,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         let digest = self.digest.value();
         expect(name, "digest of its blocks", record.digest, digest)?;
         if self.layout.is_some() {
-            expect(name, "padding of its last block", 0, self.lies.1.padding)?;
+            expect(name, "padding of its last block", 0, self.ranges.1.padding)?;
         }
         let (entries, puts) = (self.entries, self.puts);
         expect(name, "number of entries read back", record.entries, entries)?;
