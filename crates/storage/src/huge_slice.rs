@@ -2,14 +2,15 @@
 //!
 //! Filters and indexes of open tables are read at random places. In pages of 4 KiB, most of these
 //! reads miss the TLB, and in a large store each miss also waits for a page table. Therefore all
-//! arrays of at least 4 KiB share regions of 32 MiB, for which huge pages are advised. Smaller
-//! arrays are on the heap, so that many small stores take no huge page each.
+//! arrays of at least 64 KiB share regions of 32 MiB, for which huge pages are advised. Smaller
+//! arrays are on the heap: many small stores take no huge page each, and a small array never keeps
+//! a huge page in memory after larger ones have gone.
 //!
 //! A region is divided by best fit. Free ranges that touch are joined. Pages of 2 MiB that are
 //! free as a whole go back to the system, except for 8 MiB, which the next tables will need.
 //!
 //! # Soundness
-//! The memory of a region comes from the global allocator. A range is either free, or belongs to
+//! A region owns its memory. A range is either free, or belongs to
 //! exactly one array: [`Pool`] removes it from the free ranges before it returns it, and adds it
 //! again when the array is dropped. An array writes all its elements before anybody can read them,
 //! and `T: Copy` says that elements need no destructor. `MADV_DONTNEED` is only given for free
@@ -21,7 +22,7 @@
 
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -32,7 +33,7 @@ const PAGE_BYTES: usize = if cfg!(miri) { 4 << 10 } else { 2 << 20 };
 /// The size of a region in bytes, unless one array is larger.
 const REGION_BYTES: usize = 16 * PAGE_BYTES;
 /// Arrays of fewer bytes are on the heap.
-const MIN_BYTES: usize = 4 << 10;
+const MIN_BYTES: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
 /// Ranges begin at multiples of this, and so do their ends.
 const LINE_BYTES: usize = 64;
 /// The bytes of free pages that stay in memory.
@@ -40,7 +41,7 @@ const RETAINED_BYTES: usize = 4 * PAGE_BYTES;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());
 
-/// An array like a `Box<[T]>`, which is in huge pages if it has at least 4 KiB.
+/// An array like a `Box<[T]>`, which is in huge pages if it has at least 64 KiB.
 pub struct HugeSlice<T: Copy> {
     start: NonNull<T>,
     len: usize,
@@ -157,14 +158,17 @@ struct Pool {
     free_by_length: BTreeSet<(usize, usize)>,
     /// The bytes of all arrays.
     used_bytes: usize,
-    /// The bytes of all pages that have been used since the system gave or took them.
+    /// The bytes of all pages that may be in memory.
     resident_bytes: usize,
 }
 
 struct Region {
+    /// It is given back when the region is dropped.
+    _memory: Memory,
+    /// The first byte, at a multiple of [`PAGE_BYTES`].
     start: NonNull<u8>,
     bytes: usize,
-    /// For each page, whether it was used since the system gave or took it.
+    /// For each page, whether it may be in memory: it was used, and not given back since.
     resident: Vec<bool>,
 }
 
@@ -172,23 +176,16 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    fn layout(bytes: usize) -> Layout {
-        match Layout::from_size_align(bytes, PAGE_BYTES) {
-            Ok(layout) => layout,
-            // Only an array of nearly all addresses has no layout, and a `Vec` of it panics too.
-            Err(e) => panic!("an array of {bytes} bytes: {e}"),
-        }
-    }
-
+    /// A region of `bytes`, which is a multiple of [`PAGE_BYTES`] and not 0.
     fn new(bytes: usize) -> Region {
-        let layout = Region::layout(bytes);
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
+        let Some(memory) = bytes.checked_add(PAGE_BYTES).and_then(Memory::new) else {
+            handle_alloc_error(Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>()))
         };
+        let before = memory.0.cast::<u8>().align_offset(PAGE_BYTES);
+        // SAFETY: the memory has room for the region behind the bytes before the first multiple.
+        let start = unsafe { memory.0.cast::<u8>().add(before) };
         #[cfg(all(target_os = "linux", not(miri)))]
-        // SAFETY: advice on memory that was just allocated. It changes no contents. A kernel
+        // SAFETY: advice on memory that belongs to nobody else. It changes no contents. A kernel
         // without huge pages refuses it, and small pages work as well.
         let _ = unsafe {
             rustix::mm::madvise(
@@ -198,6 +195,7 @@ impl Region {
             )
         };
         Region {
+            _memory: memory,
             start,
             bytes,
             resident: vec![false; bytes / PAGE_BYTES],
@@ -239,10 +237,53 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+/// The memory of a region. On Linux it is a mapping of its own, as the arenas of memtables are.
+struct Memory(NonNull<[u8]>);
+
+#[cfg(all(target_os = "linux", not(miri)))]
+impl Memory {
+    fn new(bytes: usize) -> Option<Memory> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let any = std::ptr::null_mut();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address that the kernel chooses affects nothing that
+        // exists.
+        let start = unsafe { mmap_anonymous(any, bytes, access, MapFlags::PRIVATE) }.ok()?;
+        let start = NonNull::new(start.cast())?;
+        Some(Memory(NonNull::slice_from_raw_parts(start, bytes)))
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and is dropped only without arrays.
-        unsafe { dealloc(self.start.as_ptr(), Region::layout(self.bytes)) };
+        // SAFETY: this is the whole mapping, and no array is left in it. An error would mean that it
+        // was never mapped; then nothing needs to be done.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.0.len()) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+impl Memory {
+    fn layout(bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(bytes, LINE_BYTES).ok()
+    }
+
+    fn new(bytes: usize) -> Option<Memory> {
+        // SAFETY: the size is not zero.
+        let start = unsafe { std::alloc::alloc(Memory::layout(bytes)?) };
+        let start = NonNull::new(start)?;
+        Some(Memory(NonNull::slice_from_raw_parts(start, bytes)))
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(layout) = Memory::layout(self.0.len()) {
+            // SAFETY: it was allocated with this layout, and no array is left in it.
+            unsafe { std::alloc::dealloc(self.0.as_ptr().cast(), layout) };
+        }
     }
 }
 
@@ -269,12 +310,17 @@ impl Pool {
 
     /// A range of at least `bytes`, aligned to a cache line. Its contents are undefined.
     fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
-        let bytes = bytes.saturating_add(LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+        let (Some(bytes), Some(pages)) = (
+            bytes.checked_next_multiple_of(LINE_BYTES),
+            bytes.checked_next_multiple_of(PAGE_BYTES),
+        ) else {
+            panic!("an array of {bytes} bytes is larger than the address space");
+        };
         let best = self.free_by_length.range((bytes, 0)..).next();
         let (length, at) = match best {
             Some(range) => *range,
             None => {
-                let region = Region::new(bytes.next_multiple_of(PAGE_BYTES).max(REGION_BYTES));
+                let region = Region::new(pages.max(REGION_BYTES));
                 let range = (region.bytes, region.start.addr().get());
                 self.regions.insert(range.1, region);
                 self.add_free(range.1, range.0);
@@ -415,7 +461,8 @@ mod tests {
     fn arrays_keep_their_elements() {
         let mut arrays = Vec::new();
         // On both sides of the least size of a region's arrays.
-        for len in [0, 1, 511, 512, 513, 3_000, PAGE_BYTES / 8 + 1] {
+        let least = MIN_BYTES / 8;
+        for len in [0, 1, least - 1, least, least + 1, 3_000, PAGE_BYTES / 8 + 1] {
             let mut array = HugeSlice::from_fn(len, |i| (i * len) as u64);
             if let Some(last) = array.last_mut() {
                 *last = 7;
