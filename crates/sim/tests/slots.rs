@@ -521,7 +521,7 @@ impl EventListener for FlushTimes {
 /// So nobody fails twice within a pause: in each moment the slot fails once and each of the two
 /// workers once. Under seed 7 both workers do: the slot has not ended its last job that was
 /// installed, so a worker takes the flush, and fails. It is due again, and because the host has
-/// been measured by then, the other worker takes it. Later it is the slot's.
+/// been measured by then, the other worker takes it. Later the slot takes it.
 #[test]
 fn a_slot_pauses_after_a_failure() {
     for seed in 0..20 {

@@ -135,7 +135,7 @@ pub enum TableError {
     /// The bytes of a table are not those that were written.
     #[error(
         "table {file} is damaged at byte {offset}: {what}: expected {expected:#x}, found \
-         {found:#x}; restore the file from a copy; `silt check` tells how far the damage goes"
+         {found:#x}; restore the file from a copy; `silt check` shows how far the damage goes"
     )]
     Corruption {
         /// The file's name.
@@ -214,7 +214,8 @@ pub fn layout_advice(found: u64, supported: u64) -> &'static str {
     match found < supported {
         true => {
             "it is older than this program: open it with the build that wrote it, and bring the \
-             data over with that build's `silt dump` and this build's `silt load`"
+             data over with `silt scan STORE` of that build and `silt load STORE - --format tsv \
+             --escapes` of this one"
         }
         false => "it is newer than this program: open it with a newer version",
     }

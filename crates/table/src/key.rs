@@ -87,7 +87,7 @@ pub fn compare_internal(a_key: &[u8], a_trailer: u64, b_key: &[u8], b_trailer: u
     a_key.cmp(b_key).then_with(|| b_trailer.cmp(&a_trailer))
 }
 
-/// The raw size of an entry in bytes. Cuts, tables and blocks are measured in raw bytes.
+/// The raw size of an entry in bytes. Cuts and tables are measured in raw bytes.
 #[inline]
 pub const fn raw_bytes(key_len: usize, value_len: usize) -> u64 {
     key_len as u64 + value_len as u64 + ENTRY_OVERHEAD_BYTES

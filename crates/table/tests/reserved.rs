@@ -1,8 +1,8 @@
 //! The numbers of RFC 12, section 4, that tables and jobs can have: for each of them, bytes that
 //! are made by hand are refused by name wherever they are met. None of them can be given to
 //! something else as long as this test is there. `crates/engine/tests/reserved.rs` has those of the
-//! log and the manifest, and the places of the engine; `crates/device/tests/reserved.rs` those of a
-//! device.
+//! log and the manifest, and the places of the engine; `crates/device/tests/hostile_jobs.rs` and
+//! `crates/device/tests/executor.rs` those that cross a link.
 
 mod common;
 #[path = "common/patched.rs"]

@@ -228,7 +228,7 @@ impl Engine for Siltstone {
         let seconds = |us: u64| us as f64 / 1e6;
         Figures {
             user_bytes: Some(stats.counter("user_bytes")),
-            // A segment is written twice: with zeros when it is prepared, and with records.
+            // If writers sync the log, a segment is written twice: with zeros, and with records.
             log_bytes: Some(stats.counter("log_bytes") + stats.log.zeroed_bytes),
             flush_bytes: Some(stats.counter("flush_out_bytes")),
             compaction_read_bytes: Some(stats.counter("compaction_in_bytes")),

@@ -82,7 +82,7 @@ fn run_with_lower_priority(jobs: &Arc<Jobs>, work: Work) {
         }
     };
     match runtime.spawn("silt-compaction", task) {
-        // The panics of the work are caught where it runs. Others go on here.
+        // The panics of the work are caught where it runs. Any other panic continues here.
         Ok(task) => task.join().unwrap_or_else(|panic| resume_unwind(panic)),
         // The system gives no thread, so the worker does the work.
         Err(_) => {

@@ -70,7 +70,8 @@ impl Commit {
     /// Waits for this caller's turn to lead the writers.
     pub(crate) fn lead(&self) -> Lead<'_> {
         let mut lead = self.queue.lead();
-        // Whoever leads without a batch may replace memtables, or end the keyspace or the store.
+        // A caller that leads without a batch may replace memtables, or end the keyspace or the
+        // store.
         lead.latest = None;
         lead
     }

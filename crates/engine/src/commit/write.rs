@@ -145,7 +145,7 @@ pub(crate) fn write(
     join_queue(commit, batch, options, timed)
 }
 
-/// Writes a batch whose entries are all for `keyspace`. As [`write`] otherwise.
+/// Writes a batch whose entries are all for `keyspace`. Otherwise it does what [`write`] does.
 ///
 /// # Errors
 /// Those of [`write`].
@@ -530,8 +530,8 @@ fn commit_accepted(
             &many
         }
     };
-    // While the record is appended, the memory comes that its only entry will need. With several
-    // entries, their inserts wait for memory together.
+    // What the insert of a lone entry needs is prefetched while the record is appended. Several
+    // entries need no prefetch here: their inserts wait for memory together.
     let only = accepted().next().filter(|_| count == 1);
     let ahead = match (&needs[..], only.and_then(|batch| batch.iter().next())) {
         ([need], Some(entry)) => need.source.mem.look_ahead(entry.key),
@@ -597,7 +597,7 @@ fn wake_for_supplies(env: &Env, before: Position, end: Position) {
 }
 
 /// Applies the group's entries to their memtables, in the order of their numbers. If there is only
-/// one, its key may have been looked for already.
+/// one, `ahead` may have its leaf.
 fn apply(group: &Group<'_>, needs: &[Need], first: u64, ahead: Option<LookAhead>) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(

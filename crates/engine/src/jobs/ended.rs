@@ -56,7 +56,8 @@ impl Ended {
                 format!("every executor declined a job, the last: {reason}"),
             )
             .advice(
-                "the store holds data of a kind that this build cannot compact; use a newer one",
+                "the store holds data of a kind that this build cannot compact; use a build that \
+                 has what this reason names",
             ),
         }
     }

@@ -355,8 +355,8 @@ impl KeyspaceCore {
         Arc::new(core)
     }
 
-    /// Whether writers need not be slowed down or stopped, whatever the log holds. False says
-    /// nothing.
+    /// Whether no writer needs to be slowed down or stopped, however much the log holds. If false,
+    /// [`pressure::decide`] decides.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.calm.load(Ordering::Relaxed)

@@ -143,8 +143,8 @@ pub enum Decision {
     },
 }
 
-/// Whether a batch passes whatever the log and the active memtable hold, in a keyspace with these
-/// numbers of sealed memtables and level-0 runs.
+/// Whether every batch passes in a keyspace with these numbers of sealed memtables and level-0
+/// runs, however much the log and the active memtable hold.
 pub fn is_calm(sealed_memtable_count: u64, l0_run_count: u64, limits: &Limits) -> bool {
     sealed_memtable_count == 0
         && limits.sealed_memtables > 0

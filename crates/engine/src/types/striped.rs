@@ -25,7 +25,7 @@ pub(crate) struct StripedCounter([Stripe; STRIPES]);
 
 impl StripedCounter {
     /// Adds to the counter. Returns what this thread's cell had before, which suffices to do
-    /// something for one in so many calls.
+    /// something in one of every N calls.
     #[inline]
     pub(crate) fn add(&self, n: u64) -> u64 {
         self.0[thread_number() % STRIPES]

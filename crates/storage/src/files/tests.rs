@@ -85,8 +85,9 @@ fn reserve_keeps_bytes_and_position() {
     assert_eq!(s.read_small("log").unwrap(), b"abcdef");
 }
 
-/// Appends into reserved space are stored through a map of a window, which follows them, and which
-/// a sync ends. Between syncs they use the map or a system call; the file is the same.
+/// Appends into reserved space are stored through a map of the space. Its pages leave the map when
+/// 1 MiB of them was stored to, and before a sync. Appends use the map or a system call; the file
+/// is the same.
 #[test]
 fn appends_into_reserved_space_are_in_order_across_windows_and_syncs() {
     let (_dir, s, lease) = fresh();

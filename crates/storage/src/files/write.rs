@@ -21,10 +21,10 @@ use crate::storage::{InjectedFault, WriteFile};
 const PARTS_A_CALL: usize = 64;
 
 /// Zeros are written in calls of this size. A call creates page cache folios of up to its own size,
-/// and they stay. The larger they are, the fewer page faults have the appends that are stored
-/// through a map (with 64 KiB, about half the processor time of 16 KiB for each page). But each
-/// `write` into a large folio walks the state of all its blocks, which takes long from 1 MiB on.
-/// There are few extents whatever the size, because `fallocate` makes them.
+/// and they stay. Larger folios cause fewer page faults when appends are stored through a map (64
+/// KiB take about half the processor time for each page that 16 KiB take). But each `write` into a
+/// large folio walks the state of all its blocks, which takes long from 1 MiB on. There are few
+/// extents whatever the size, because `fallocate` makes them.
 const ZEROS_BYTES: usize = 64 << 10;
 /// Allocated space is brought into the page cache by reads of this size.
 const READ_BYTES: usize = 1 << 20;

@@ -22,9 +22,9 @@ use siltstone_storage::planted;
 /// The number of bytes that [`View::key_over`] may write after a key.
 pub const KEY_SLACK_BYTES: usize = 8;
 
-/// A block whose columns are not compressed, in a heap buffer or in a map. The view has the header
-/// or, for one who keeps the header elsewhere, a reference to it: a copy costs as much as what is
-/// read of an entry.
+/// A block whose columns are not compressed, in a heap buffer or in a map. The view owns the
+/// header, or borrows it from a caller that keeps it: copying a header costs as much as reading an
+/// entry.
 #[derive(Debug)]
 pub struct View<'a, B: Bytes + ?Sized, H = Header> {
     bytes: &'a B,

@@ -59,7 +59,7 @@ impl Window {
         self.first = usize::MAX;
     }
 
-    /// The place of entry `i` in the window, if it is there.
+    /// The position of entry `i` in the window, if it is there.
     #[inline(always)]
     pub fn position(&self, i: usize) -> Option<usize> {
         let at = i.wrapping_sub(self.first);
@@ -67,9 +67,9 @@ impl Window {
         (at < WINDOW && self.first != usize::MAX).then_some(at)
     }
 
-    /// The entry at this place. `bytes` must be those from which the window was filled, and `key`
-    /// must begin with the block's prefix. The key is written as by [`View::key_over`]. `None` if
-    /// the bytes end before the key does.
+    /// The entry at this position. `bytes` must be those from which the window was filled, and
+    /// `key` must begin with the block's prefix. The key is written as by [`View::key_over`].
+    /// `None` if the bytes end before the key does.
     #[inline(always)]
     pub fn take<B: Bytes + ?Sized>(
         &self,
@@ -125,7 +125,7 @@ fn integers<B: Bytes + ?Sized>(bytes: &B, at: usize, width: usize, out: &mut [u3
     is_there
 }
 
-/// Whether none of these is above the one after it, and the last one is at most `most`.
+/// Whether the starts never descend, and the last one is at most `most`.
 #[inline(always)]
 fn is_ascending(starts: &[u32; WINDOW + 1], most: usize) -> bool {
     let is_any_above = (0..WINDOW).fold(false, |any, k| any | (starts[k] > starts[k + 1]));

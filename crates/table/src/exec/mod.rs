@@ -104,8 +104,8 @@ impl ExecError {
         }
     }
 
-    /// The end of a job that an executor could not run. An input that needs what this build does
-    /// not have is no failure, so the job is declined: another executor may have it.
+    /// Turns a failure because of an input that needs what this build does not have into a decline:
+    /// another executor may have it.
     pub fn declined_if_unsupported(self) -> ExecError {
         match self {
             ExecError::Failed(error) if error.is_unsupported() => {

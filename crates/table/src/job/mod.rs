@@ -176,7 +176,7 @@ impl Default for FormatOptions {
     }
 }
 
-/// The sizes of outputs, in raw bytes.
+/// The sizes of outputs: of tables in raw bytes, of blocks in bytes before compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLimits {
     /// The parameters that decide where tables begin: `T`, `M`, `D`.

@@ -45,7 +45,7 @@ pub struct TableIter {
     valid: bool,
     /// Entries of the current block that were decoded for a scan.
     window: Window,
-    /// Whether the checksum of the current block's values needs no look.
+    /// Whether the checksum of the current block's values is known to be right.
     values_verified: bool,
     /// The user key, and the bytes that [`View::key_over`] leaves after it.
     key: Vec<u8>,
@@ -245,8 +245,8 @@ impl TableIter {
         Ok(())
     }
 
-    /// Loads the key, the trailer and the value range of the current entry, of which a scan forward
-    /// is likely to need those after it.
+    /// Loads the key, the trailer and the value range of the current entry. The entries after it
+    /// are decoded too, because a scan forward is likely to need them.
     #[inline(always)]
     fn load(&mut self) -> Result<()> {
         self.valid = false;
@@ -259,7 +259,7 @@ impl TableIter {
         self.load_window()
     }
 
-    /// Shows the entry at this place of the window. Returns false if something is wrong.
+    /// Shows the entry at this position of the window. Returns false if something is wrong.
     #[inline(always)]
     fn take_from_window(&mut self, at: usize) -> bool {
         let entry = match (&self.current, &self.reader.map) {

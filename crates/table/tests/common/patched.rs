@@ -203,7 +203,7 @@ pub const TABLE_CASES: &[TableCase] = &[
     },
     TableCase {
         what: "layout version 1",
-        says: "`silt dump`",
+        says: "`silt scan STORE`",
         at_open: true,
         make: |t| t.layout(1),
     },

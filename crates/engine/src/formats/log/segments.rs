@@ -70,7 +70,7 @@ pub(super) struct Supply {
     next_number: u64,
     /// The number of syncs of the log when the last segment was made ready.
     syncs_before: u64,
-    /// A segment whose space is written and whose name is not known to be durable, because the
+    /// A segment whose space is reserved and whose name is not known to be durable, because the
     /// storage could not be reached.
     unnamed: Option<Fresh>,
     /// The segment that was made ready and is not taken yet.

@@ -130,7 +130,7 @@ struct Appender {
     seed: RecordSeed,
     /// The offset of the next record.
     offset: u32,
-    /// Written space of the segment, in bytes.
+    /// Reserved space of the segment, in bytes.
     capacity: u64,
     chain: u32,
     next_sequence: u64,
@@ -613,9 +613,9 @@ impl LogWriter {
         Err(Error::from(error).context("deleting an obsolete log segment"))
     }
 
-    /// Gives back the space that was written ahead, after the last sync of a store that closes:
-    /// prepared and pooled segments are deleted, and the segment being written is cut behind its
-    /// records, but not to less than `least_bytes`. An append after this goes into a new segment.
+    /// Gives back the reserved space, after the last sync of a store that closes: prepared and
+    /// pooled segments are deleted, and the segment being written is cut behind its records, but
+    /// not to less than `least_bytes`. An append after this goes into a new segment.
     ///
     /// This is safe at every crash. The deleted files have no record that a replay reads: a
     /// prepared segment was never entered, and a pooled one lies below the log's start. The cut

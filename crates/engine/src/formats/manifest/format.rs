@@ -235,7 +235,11 @@ pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
             .at(8)
             .expected(VERSION)
             .found(version)
-            .advice("open the store with the version of siltstone that wrote it"));
+            .advice(
+                "open the store with the version of siltstone that wrote it; `silt scan STORE` of \
+                 that version and `silt load STORE - --format tsv --escapes` of this one bring \
+                 older data over",
+            ));
     }
     let mut id = [0; 16];
     id.copy_from_slice(&header[16..32]);

@@ -195,8 +195,8 @@ fn ask_memtable(
     }
 }
 
-/// The maximum number of tables whose filters a get prefetches. If more tables may have the key,
-/// they are searched one by one without prefetching.
+/// The most runs and levels whose filters a get prefetches together. If a view has more, they are
+/// searched one by one without prefetching.
 const CANDIDATES: usize = 32;
 
 /// The tables that may have a key, from the newest to the oldest.

@@ -399,11 +399,12 @@ settings_table! {
         background_tasks: u32 = 2, "tasks",
             "From 1 to 64 tasks; default 2.",
             within(1, 64), AtOpen("tasks are started once");
-        /// By how much the nice value of compactions on the host exceeds that of the process, while
-        /// level 0 has at most half of the runs at which writers are slowed down. With 5, a
-        /// compaction that competes for a core with a thread of the program gets a quarter of its
-        /// time, and all time that the program leaves. With more runs in level 0, and for flushes,
-        /// nothing is lowered. Only Linux has such priorities.
+        /// By how much the nice value of a compaction on the host exceeds that of the process, if
+        /// level 0 has at most half of the runs at which writers are slowed down when the
+        /// compaction begins. With 5, a compaction that competes for a core with a thread of the
+        /// program gets a quarter of the core's time, and all time that the program leaves. Other
+        /// compactions, and flushes, have the priority of the process. Only Linux has such
+        /// priorities.
         compaction_nice: u32 = 5, "steps",
             "From 0 to 19 steps; default 5.",
             within(0, 19), WhileOpen;
@@ -465,9 +466,9 @@ settings_table! {
         table_bytes: u64 = 64 << 20, "bytes",
             "A power of two, 64 KiB to 1 GiB; default 64 MiB.",
             within_power_of_two(64 << 10, 1 << 30), tag::TABLE_BYTES;
-        /// Size of a block, before compression. A block of an uncompressed table ends with a page
-        /// of 4 KiB if little is lost, so that a read from a file that is not in memory waits for
-        /// the disk once.
+        /// Size of a block, before compression. In an uncompressed table, a block of at least 4 KiB
+        /// ends with a page of 4 KiB if little is lost, so that a read from a file that is not in
+        /// memory waits for the disk once.
         block_bytes: u32 = 4 << 10, "bytes",
             "A power of two, 1 KiB to 32 KiB; default 4 KiB.",
             within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;

@@ -19,7 +19,7 @@ pub mod option {
     pub const MEMTABLE_BYTES: u16 = 1;
     /// The target size of a table, in raw bytes (T).
     pub const TABLE_BYTES: u16 = 2;
-    /// The target size of a block, in raw bytes (B).
+    /// The size of a block, in bytes before compression (B).
     pub const BLOCK_BYTES: u16 = 3;
     /// The target size of level 1, in bytes.
     pub const LEVEL1_BYTES: u16 = 4;
