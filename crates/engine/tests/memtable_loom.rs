@@ -45,8 +45,10 @@ impl Memory {
             .chain((0..=SLOTS).map(|slot| children + 4 * slot))
             .map(|at| (at, AtomicU32::new(0)))
             .collect();
-        let words64 = (0..SLOTS)
-            .map(|slot| (heads + 8 * slot, AtomicU64::new(0)))
+        let newest = 24;
+        let words64 = std::iter::once(newest)
+            .chain((0..SLOTS).map(|slot| heads + 8 * slot))
+            .map(|at| (at, AtomicU64::new(0)))
             .collect();
         Memory { words32, words64 }
     }
