@@ -182,7 +182,8 @@ impl Region {
             handle_alloc_error(Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>()))
         };
         let before = memory.0.cast::<u8>().align_offset(PAGE_BYTES);
-        // SAFETY: the memory has room for the region behind the bytes before the first multiple.
+        // SAFETY: the memory has room for the region and for one page more, and fewer bytes than a
+        // page lie before the first multiple of the size of a page.
         let start = unsafe { memory.0.cast::<u8>().add(before) };
         #[cfg(all(target_os = "linux", not(miri)))]
         // SAFETY: advice on memory that belongs to nobody else. It changes no contents. A kernel
@@ -257,8 +258,8 @@ impl Memory {
 #[cfg(all(target_os = "linux", not(miri)))]
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and no array is left in it. An error would mean that it
-        // was never mapped; then nothing needs to be done.
+        // SAFETY: this is the whole mapping, and no array is left in it. An error would mean that
+        // it was never mapped; then nothing needs to be done.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.0.len()) };
     }
 }

@@ -7,9 +7,9 @@
 //! is sealed, so that its flush frees it. Memory that the store cannot do without (the active
 //! memtables, the buffers of jobs, the filters of the upper levels) is used even above the budget;
 //! `memory_over_count` counts the rounds in which that was so.
-//! Large filters and indexes share huge pages (`siltstone_storage::HugeSlice`), and a page goes back
-//! to the system when no open table has a part of it, so closing a reader may free its memory later
-//! than it is counted.
+//! Large filters and indexes share huge pages (`siltstone_storage::HugeSlice`). A page goes back to
+//! the system when no open table has a part of it, so the memory of a reader that was closed may be
+//! freed later than it is counted.
 //!
 //! Invariants: nobody waits for memory, so nothing can wait for ever. At most one memtable is
 //! sealed in a round, and only in a keyspace without a sealed one, so that a small budget does not
