@@ -174,8 +174,8 @@ impl Extent {
         }
     }
 
-    /// A bound that takes less work to compute: at least [`Extent::stored_bytes`] of this block, and
-    /// of the block that its first entries alone would make, however many they are.
+    /// A bound that takes less work to compute. It is at least [`Extent::stored_bytes`] of this
+    /// block, and of the block that its first entries alone would make, however many they are.
     #[inline]
     fn most_bytes(&self) -> u64 {
         // A key is padded by at most a head. The prefix is stored once, and saved at least once.
