@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
+use siltstone::{Options, StallPolicy, Value};
 
 pub use admin::*;
 pub use bench::*;
@@ -213,6 +214,10 @@ pub struct DemoArgs {
     /// written. It shares the store's folder.
     #[arg(long)]
     pub device: bool,
+    /// Instead of the plasma, show a burst of puts on a slow disk, under the policy `stop` and under
+    /// this one: `stop`, `slowdown`, `adoc` or `redirect`.
+    #[arg(long, value_name = "NAME", value_parser = stall_policy, conflicts_with_all = ["device", "pairs", "kills"])]
+    pub policy: Option<StallPolicy>,
     /// The store's folder, which must be empty or not exist yet. By default it is a new temporary
     /// folder.
     #[arg(long, value_name = "FOLDER")]
@@ -230,6 +235,16 @@ pub struct DemoArgs {
     /// The number of times that the writer is killed.
     #[arg(long, hide = true)]
     pub kills: Option<u32>,
+}
+
+/// The policy of this name.
+fn stall_policy(name: &str) -> Result<StallPolicy, String> {
+    let mut options = Options::default();
+    let value = Value::from(name);
+    options
+        .set("stall_policy", &value)
+        .map_err(|e| e.to_string())?;
+    Ok(options.stall_policy)
 }
 
 /// Arguments of the demo's writer process.

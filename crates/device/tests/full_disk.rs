@@ -72,7 +72,15 @@ fn put(store: &DeviceStore, n: u32, sync: bool) -> Result<(), Error> {
     let (key, value) = pair(n);
     let mut batch = siltstone::Batch::new();
     batch.put(&keyspace, &key, &value)?;
-    store.write(&batch, WriteOptions { sync }).map(drop)
+    store
+        .write(
+            &batch,
+            WriteOptions {
+                sync,
+                ..WriteOptions::default()
+            },
+        )
+        .map(drop)
 }
 
 /// Checks that everything that was acknowledged is there. A key whose last write failed may have

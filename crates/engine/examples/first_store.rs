@@ -12,7 +12,7 @@ pub fn main() -> Result<()> {
     batch.put(&birds, b"robin", b"18 g")?;
     batch.delete(&birds, b"wren")?;
     let before = store.snapshot();
-    store.write(&batch, WriteOptions { sync: true })?; // survives power loss when this returns
+    store.write(&batch, WriteOptions::SYNC)?; // survives power loss when this returns
     assert_eq!(birds.get(b"wren")?, None);
     assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
     for pair in birds.prefix(b"r")?.rev() {

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while left > 0 {
         // The work of the background is done here and timed separately.
         let start = runtime.now();
-        log.prepare_next()?;
+        log.prepare(1)?;
         prepared += runtime.now().since(start).as_secs_f64();
         let chunk = left.min(100_000);
         let start = runtime.now();

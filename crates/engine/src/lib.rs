@@ -18,7 +18,7 @@
 //! let mut batch = Batch::new();
 //! batch.put(&birds, b"robin", b"18 g")?;
 //! batch.delete(&birds, b"wren")?;
-//! store.write(&batch, WriteOptions { sync: true })?;
+//! store.write(&batch, WriteOptions::SYNC)?;
 //!
 //! assert_eq!(birds.get(b"wren")?, None);
 //! assert_eq!(birds.get_at(&before, b"wren")?, Some(b"9 g".to_vec()));
@@ -86,13 +86,14 @@ pub use services::ingest::{IngestMode, IngestReport};
 pub use services::table_builder::{BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions};
 pub use stats::space::{Space, SpaceStats};
 pub use stats::stats_file::{StatsFile, read_stats_file, read_stats_file_from};
-pub use stats::{KeyspaceStats, LevelStats, Stats};
+pub use stats::{KeyspaceStats, LevelStats, LimitStats, PressureStats, Stats};
 pub use tools::destroy::DestroyReport;
 pub use tools::{check, inspect, repair};
 pub use tree::iter::{Cursor, IterOptions, Range, prefix_end};
 pub use tree::memtable;
 pub use tree::read::PinnedValue;
 pub use tree::snapshot::Snapshot;
+pub use types::detect::Limit;
 pub use types::error::{self, Error, ErrorKind, Result};
 pub use types::event::{Event, EventListener};
 pub use types::job_stats::{JobStats, QueueStats, SideStats};

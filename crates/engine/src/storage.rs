@@ -31,6 +31,7 @@
 pub use siltstone_storage::files::ignore_file_size_signal;
 #[doc(inline)]
 pub use siltstone_storage::{
-    Access, Capabilities, Epoch, FileStorage, Lease, MemoryStorage, ObjectMeta, ReadFile,
-    ReadRange, Runtime, SharedLease, Storage, StorageError, StorageErrorKind, WriteFile,
+    Access, Capabilities, Epoch, FileStorage, Lease, MemoryStorage, ObjectMeta, RatedStorage,
+    Rates, ReadFile, ReadRange, Runtime, SharedLease, Storage, StorageError, StorageErrorKind,
+    WriteFile,
 };

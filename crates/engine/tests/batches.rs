@@ -9,7 +9,7 @@ use siltstone::{
 };
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
-const OPTIONS: WriteOptions = WriteOptions { sync: false };
+const OPTIONS: WriteOptions = WriteOptions::NO_SYNC;
 
 /// A store in a folder with the keyspaces `names`, in this order.
 fn store_with(folder: &Path, names: &[&str]) -> Store {
@@ -237,7 +237,7 @@ fn a_synced_write_without_entries_syncs_what_came_before() {
     };
     let store = open(&memory);
     let keyspace = store.default_keyspace().unwrap();
-    let synced = WriteOptions { sync: true };
+    let synced = WriteOptions::SYNC;
     let writes: [&dyn Fn() -> Result<()>; 3] = [
         &|| store.write(&Batch::new(), synced),
         &|| {

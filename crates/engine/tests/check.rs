@@ -90,7 +90,13 @@ fn fill(store: &Store, rounds: std::ops::Range<u64>) {
                 .unwrap();
         }
         store
-            .write(&batch, WriteOptions { sync: n % 97 == 0 })
+            .write(
+                &batch,
+                WriteOptions {
+                    sync: n % 97 == 0,
+                    ..WriteOptions::default()
+                },
+            )
             .unwrap();
     }
 }

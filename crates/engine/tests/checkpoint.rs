@@ -69,7 +69,10 @@ fn batches_and_keyspaces_are_whole_under_concurrent_writers() {
                                 &[&all[0], &all[1], &all[2]],
                                 &key,
                                 &value,
-                                WriteOptions { sync: i % 7 == 0 },
+                                WriteOptions {
+                                    sync: i % 7 == 0,
+                                    ..WriteOptions::default()
+                                },
                             );
                         }
                     })

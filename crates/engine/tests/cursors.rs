@@ -415,6 +415,7 @@ fn writes_that_fail_leave_gaps_exact() {
             }
             let sync = WriteOptions {
                 sync: dice.below(2) == 0,
+                ..WriteOptions::default()
             };
             let put = dice.below(3) > 0;
             let written = match put {

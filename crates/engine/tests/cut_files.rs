@@ -187,7 +187,13 @@ fn a_log_cut_under_appends_is_reported() {
         let write = |i: u32| {
             let mut batch = siltstone::Batch::new();
             batch.put(&ks, &key(i), &value(i)).unwrap();
-            store.write(&batch, WriteOptions { sync: synced })
+            store.write(
+                &batch,
+                WriteOptions {
+                    sync: synced,
+                    ..WriteOptions::default()
+                },
+            )
         };
         // The first segments are small. Only larger ones are written through a map.
         let large = |path: &Path| std::fs::metadata(path).unwrap().len() >= 2 << 20;

@@ -44,6 +44,7 @@ fn live(store: &Store, dice: &mut Dice) {
                 let value = vec![step as u8; dice.below(900) as usize];
                 let options = WriteOptions {
                     sync: step % 5 == 0,
+                    ..WriteOptions::default()
                 };
                 common::put_in_all(store, &[&a, &b], &key(dice.below(50)), &value, options);
             }
@@ -203,7 +204,16 @@ fn a_power_loss_of_all_folders_leaves_a_prefix() {
                     for ks in [&all, &other] {
                         batch.put(ks, &key(next), &[life as u8; 700]).unwrap();
                     }
-                    if store.write(&batch, WriteOptions { sync }).is_err() {
+                    if store
+                        .write(
+                            &batch,
+                            WriteOptions {
+                                sync,
+                                ..WriteOptions::default()
+                            },
+                        )
+                        .is_err()
+                    {
                         break;
                     }
                     next += 1;

@@ -613,9 +613,7 @@ const CASES: &[Case] = &[
             let mut batch = Batch::new();
             let ks = store.default_keyspace().unwrap();
             batch.put(&ks, b"k", b"v").unwrap();
-            store
-                .write(&batch, WriteOptions { sync: true })
-                .unwrap_err()
+            store.write(&batch, WriteOptions::SYNC).unwrap_err()
         },
     ),
     (

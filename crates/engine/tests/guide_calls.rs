@@ -46,13 +46,13 @@ fn every_call_that_the_guide_names_exists() {
     let store = Store::open(&path, Options::default()).unwrap();
     let ks: Keyspace = store.create_keyspace("birds").unwrap();
     let mut batch = Batch::new();
-    let sync = WriteOptions { sync: true };
+    let sync = WriteOptions::SYNC;
     let then = store.snapshot();
     let out = TableFolder::create(folder.path().join("tables")).unwrap();
     let mut buffer = Vec::new();
     calls! { made:
         "Batch" => Batch::new();
-        "WriteOptions" => WriteOptions { sync: true };
+        "WriteOptions" => WriteOptions::SYNC;
         "SyncMode" => SyncMode::Always;
         "Keyspace" => Keyspace::name(&ks);
         "Store::create_keyspace" => store.create_keyspace("gone").unwrap();

@@ -188,7 +188,7 @@ fn store_files() -> BTreeMap<String, Vec<u8>> {
     batch.delete_range(&first, b"key 1", b"key 2").unwrap();
     batch.delete(&birds, b"wren").unwrap();
     batch.put(&birds, b"robin", b"18 g").unwrap();
-    store.write(&batch, WriteOptions { sync: true }).unwrap();
+    store.write(&batch, WriteOptions::SYNC).unwrap();
     let out = TableFolder::create(folder.path().join("out")).unwrap();
     let tables = first
         .export(IterOptions::prefix(b"key 2"), &out, "some")

@@ -11,7 +11,7 @@ use siltstone::{
     TableFolder, Value, WriteOptions,
 };
 
-const SYNC: WriteOptions = WriteOptions { sync: true };
+const SYNC: WriteOptions = WriteOptions::SYNC;
 
 struct Birds {
     store: Store,

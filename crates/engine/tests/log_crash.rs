@@ -66,8 +66,8 @@ fn run(seed: u64, records: u64) -> Run {
         if rng.below(6) == 0 {
             synced(&storage, &log, &ends);
         }
-        if log.needs_prepare() && rng.below(3) == 0 {
-            log.prepare_next().unwrap();
+        if log.needs_prepare(1) && rng.below(3) == 0 {
+            log.prepare(1).unwrap();
         }
         if rng.below(25) == 0 {
             // A flush of everything: a sync through its last record, an edit of the manifest, and

@@ -42,15 +42,15 @@ fn a_full_disk_does_not_poison_and_passes() {
         }
     };
     assert!(refused.is_no_space() && number > 5, "{refused}");
-    assert!(log.prepare_next().unwrap_err().is_no_space());
+    assert!(log.prepare(1).unwrap_err().is_no_space());
     // The segment still takes what fits, what was appended can be synced, and nothing is left
     // behind.
     append(&log, number, 0).unwrap();
     log.sync_all().unwrap();
-    assert!(log.needs_prepare() && log.poison_cause().is_none());
+    assert!(log.needs_prepare(1) && log.poison_cause().is_none());
     assert_eq!(storage.list().unwrap().len(), 1);
     storage.set_capacity(Some(8192));
-    log.prepare_next().unwrap();
+    log.prepare(1).unwrap();
     append(&log, number + 1, 200).unwrap();
     // A batch that needs more than the prepared segment is refused, and the next one fits.
     assert!(append(&log, number + 2, 50_000).unwrap_err().is_no_space());
@@ -124,8 +124,8 @@ fn every_single_failure_either_passes_or_poisons() {
             if number % 4 == 0 && log.sync_all().is_ok() {
                 synced = appended.len();
             }
-            if number % 3 == 0 && log.needs_prepare() {
-                let _ = log.prepare_next();
+            if number % 3 == 0 && log.needs_prepare(1) {
+                let _ = log.prepare(1);
             }
             if number % 20 == 0 {
                 let _ = log.obsolete(1);
@@ -147,7 +147,7 @@ fn every_single_failure_either_passes_or_poisons() {
                 );
                 for error in [
                     append(&log, 1000, 1).unwrap_err(),
-                    log.prepare_next().unwrap_err(),
+                    log.prepare(1).unwrap_err(),
                     log.obsolete(1).unwrap_err(),
                 ] {
                     assert_eq!(error.kind(), ErrorKind::Poisoned, "{context}");
@@ -425,7 +425,7 @@ fn segment_numbers_are_used_up_and_nothing_is_lost() {
         }
     };
     assert!(number > 5, "{refused}");
-    for error in [refused, log.prepare_next().unwrap_err()] {
+    for error in [refused, log.prepare(1).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let advice = error.advice_text().unwrap_or_default();
         assert!(advice.contains("a new store"), "{error}");

@@ -17,8 +17,8 @@ fn what_is_appended_is_read_back_across_segments() {
     let mut rng = Rng(1);
     let mut ends = Vec::new();
     for number in 1..=300 {
-        if log.needs_prepare() && rng.below(2) == 0 {
-            log.prepare_next().unwrap();
+        if log.needs_prepare(1) && rng.below(2) == 0 {
+            log.prepare(1).unwrap();
         }
         ends.push(append(&log, number, rng.below(200) as usize).unwrap());
     }
@@ -136,7 +136,7 @@ fn a_batch_larger_than_a_segment_gets_one_of_its_own() {
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 4096);
     append(&log, 1, 100).unwrap();
-    log.prepare_next().unwrap();
+    log.prepare(1).unwrap();
     let end = append(&log, 2, 3 << 20).unwrap();
     assert_eq!(end.segment, 2);
     append(&log, 3, 100).unwrap();
@@ -171,7 +171,7 @@ fn a_new_writer_starts_a_chain_above_every_name_found() {
     for number in 1..=100 {
         append(&log, number, 100).unwrap();
     }
-    log.prepare_next().unwrap();
+    log.prepare(1).unwrap();
     let old_end = log.sync_all().unwrap();
     drop(log);
     let before = objects_of(&storage);
@@ -307,7 +307,7 @@ fn a_closed_log_is_cut_behind_its_records() {
     }
     log.sync_all().unwrap();
     log.obsolete(log.end().segment).unwrap();
-    log.prepare_next().unwrap();
+    log.prepare(1).unwrap();
     let before = log.stats();
     assert!(before.pooled_segment_count > 0 && before.prepared_segment_count > 0);
     log.shrink(8 << 10).unwrap();

@@ -40,7 +40,7 @@ fn panics_in(call: OpKind) {
                 let mut batch = Batch::new();
                 let ks = store.default_keyspace().unwrap();
                 batch.put(&ks, &[i as u8], &vec![7; 400 << 10]).unwrap();
-                store.write(&batch, WriteOptions { sync: true })
+                store.write(&batch, WriteOptions::SYNC)
             };
             runtime.spawn("writer", write).unwrap()
         })
@@ -144,7 +144,7 @@ fn panics_before_others(call: OpKind) {
             task
         };
         let put = ks.clone();
-        let sync = WriteOptions { sync: true };
+        let sync = WriteOptions::SYNC;
         let writer = queue_up(1, Box::new(move || put.put_with(b"k", b"v", sync)));
         let of_work = store.clone();
         let other = queue_up(2, Box::new(move || work(&of_work)));

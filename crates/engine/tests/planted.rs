@@ -9,6 +9,18 @@ use siltstone::planted::{self, Bug};
 /// A rule that is switched off, and a story that then fails.
 const PLANTED: &[(Bug, &str)] = &[
     (
+        Bug::CompactionsTakeAllTasks,
+        "merges_do_not_keep_flushes_waiting",
+    ),
+    (
+        Bug::ProgressIsForgotten,
+        "writers_follow_the_progress_of_a_flush",
+    ),
+    (
+        Bug::TakenBatchIsBusy,
+        "a_write_leaves_the_queue_at_its_deadline",
+    ),
+    (
         Bug::FlushWithoutLogSync,
         "a_flushed_batch_is_whole_after_power_loss",
     ),

@@ -130,4 +130,11 @@ stories! {
     a_stalled_writer_gives_up_and_writes_go_on_later
     a_stalled_writer_goes_on_when_the_storage_answers
     cancelled_stalls_end_at_once
+    a_write_that_would_wait_too_long_writes_nothing
+    a_busy_batch_is_in_none_of_its_keyspaces
+    a_write_leaves_the_queue_at_its_deadline
+    waits_for_a_leader_have_names
+    a_stalled_keyspace_delays_no_other
+    merges_do_not_keep_flushes_waiting
+    writers_follow_the_progress_of_a_flush
 }

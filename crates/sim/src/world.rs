@@ -407,7 +407,13 @@ impl World {
         }
         let batch = self.store.test_hooks().batch_of(batch);
         self.write(ops, sync, |store, sync| {
-            store.write(&batch, WriteOptions { sync })
+            store.write(
+                &batch,
+                WriteOptions {
+                    sync,
+                    ..WriteOptions::default()
+                },
+            )
         })
     }
 

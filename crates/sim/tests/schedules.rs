@@ -21,7 +21,7 @@ use std::time::Duration;
 use siltstone_sim::coverage::Coverage;
 use siltstone_sim::rng::Rng;
 use siltstone_sim::trials::{seeds, simulate};
-use siltstone_storage::Runtime;
+use siltstone_storage::{Instant, Runtime};
 
 #[path = "common/stepping.rs"]
 mod atomics;
@@ -81,6 +81,14 @@ impl TestBatch {
     fn is_refused(&self) -> bool {
         (self.writer + self.number).is_multiple_of(5)
     }
+
+    /// The answer to a writer that left the queue at its deadline.
+    fn late() -> TestBatch {
+        TestBatch {
+            writer: u64::MAX,
+            ..TestBatch::default()
+        }
+    }
 }
 
 struct TestWriters;
@@ -96,6 +104,9 @@ impl queue::Writers for TestWriters {
         // This happens only after a check has failed in a leader.
         TestBatch::default()
     }
+    fn deadline_passed(&self) -> TestBatch {
+        TestBatch::late()
+    }
 }
 
 /// The state that only the leader touches.
@@ -107,6 +118,8 @@ struct LeaderState {
 #[derive(Default)]
 struct Committed {
     done: Vec<TestBatch>,
+    /// The number of batches whose writers left the queue at their deadlines.
+    late_count: u64,
     coverage: Coverage,
 }
 
@@ -137,6 +150,9 @@ impl CommitTest {
         for _ in 0..rng.below(4) {
             self.runtime.yield_point();
         }
+        if rng.chance(20) {
+            self.runtime.sleep(Duration::from_nanos(500));
+        }
         let mut committed = held(&self.committed);
         let kind = match group.len() {
             1 => "group.alone",
@@ -154,8 +170,19 @@ impl CommitTest {
         state.busy = false;
     }
 
+    /// Often `None`; else a deadline that passes while somebody leads, or even before.
+    fn deadline(&self, rng: &mut Rng) -> Option<Instant> {
+        let soon = rng.chance(25);
+        soon.then(|| self.runtime.now() + Duration::from_nanos(rng.below(1000)))
+    }
+
     fn write(&self, writer: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
         for number in 0..count {
+            // Those who queue up in turn stay there.
+            let deadline = match writer {
+                1000.. => None,
+                _ => self.deadline(rng),
+            };
             let mine = TestBatch {
                 writer,
                 number,
@@ -168,12 +195,22 @@ impl CommitTest {
                 false => Cow::Owned(mine.clone()),
             };
             let mut led = false;
-            let answer = self.queue.join(batch, mine.sync, |state, group, sync| {
-                led = true;
-                assert_eq!(group.own(), &mine, "a leader's own batch comes first");
-                self.commit(state, group, sync, rng);
-            });
+            let answer = self
+                .queue
+                .join(batch, mine.sync, deadline, |state, group, sync| {
+                    led = true;
+                    assert_eq!(group.own(), &mine, "a leader's own batch comes first");
+                    self.commit(state, group, sync, rng);
+                });
             let mut committed = held(&self.committed);
+            if deadline.is_some() && answer == Err(TestBatch::late()) {
+                if committed.done.contains(&mine) {
+                    return Err(format!("{mine:?} is done although its writer left"));
+                }
+                committed.late_count += 1;
+                committed.coverage.add("batch.late");
+                continue;
+            }
             if !committed.done.contains(&mine) {
                 return Err(format!("{mine:?} is answered and not done"));
             }
@@ -196,7 +233,12 @@ impl CommitTest {
     /// Takes the lead alone; every second time with a batch of its own, which no other batch joins.
     fn lead_alone(&self, leader: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
         for number in 0..count {
-            let mut lead = self.queue.lead();
+            let Some(mut lead) = self.queue.lead_until(self.deadline(rng)) else {
+                let mut committed = held(&self.committed);
+                committed.late_count += number % 2;
+                committed.coverage.add("lead.late");
+                continue;
+            };
             if number % 2 == 1 {
                 let mine = TestBatch {
                     writer: leader,
@@ -262,10 +304,12 @@ fn schedules_commit_queue() {
     let wanted = [
         "batch.led",
         "batch.taken_along",
+        "batch.late",
         "group.alone",
         "group.several",
         "lead.alone",
         "lead.batch",
+        "lead.late",
     ];
     seeds("schedules_commit_queue", 1, 10_000, &wanted, |seed| {
         explore(seed, |runtime, mut rng| {
@@ -299,10 +343,10 @@ fn schedules_commit_queue() {
                 return Err("somebody waits while nobody leads".to_string());
             }
             let mut committed = held(&commit_test.committed);
-            if committed.done.len() as u64 != total {
+            let (done, late) = (committed.done.len() as u64, committed.late_count);
+            if done + late != total {
                 return Err(format!(
-                    "{} of {total} batches are done",
-                    committed.done.len()
+                    "{done} of {total} batches are done, {late} are late"
                 ));
             }
             // A writer has one batch at a time, so its batches are done in its order.

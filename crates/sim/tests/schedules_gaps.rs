@@ -58,6 +58,7 @@ impl queue::Writers for Writers {
         batch.len()
     }
     fn leader_panicked(&self) {}
+    fn deadline_passed(&self) {}
 }
 
 const KEYS: u8 = 6;
@@ -105,7 +106,7 @@ impl Keyspace {
                 })
                 .collect();
             let batch = std::borrow::Cow::Owned(batch);
-            let led = self.queue.join(batch, false, |next, group, _| {
+            let led = self.queue.join(batch, false, None, |next, group, _| {
                 let first = *next;
                 for write in group.iter().flat_map(|(batch, _)| batch) {
                     for key in write.first..=write.last {

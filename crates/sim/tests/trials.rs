@@ -6,7 +6,7 @@ use siltstone_sim::trials::{
     every_fault_alone, failed_syncs_trial, fault_trial, fault_trial_alone, handles_trial,
     options_trial, options_trial_long, outages_trial, picks_trial, power_trial, power_trial_alone,
     reader_at_every_call, repair_at_every_call, repair_trial, same_operations_trial, scenario,
-    seeds,
+    seeds, waits_trial,
 };
 
 /// What rows with executors beside the host's own must reach of them.
@@ -238,11 +238,24 @@ fn picks() {
         "picks.dropped",
         "picks.for_deletes",
         "picks.late_installs",
+        "picks.redirects.IntraL0",
+        "picks.redirects.Merge",
         "picks.three_levels",
         "picks.three_levels_from_0",
         "picks.three_levels_past_gap",
     ];
     seeds("picks", 1, 1000, &wanted, picks_trial);
+}
+
+/// Writers that are faster than the storage wait for memory only.
+#[test]
+fn waits() {
+    let wanted = [
+        "waits.beside_compactions",
+        "waits.memtable_slowdown",
+        "waits.sealed_memtables",
+    ];
+    seeds("waits", 1, 60, &wanted, waits_trial);
 }
 
 /// One list of operations under three option sets.
@@ -459,7 +472,7 @@ fn every_call_fails() {
         "elsewhere.done",
         "elsewhere.no_space",
     ];
-    seeds("every_call_fails", 1, 33, &wanted, every_fault_of_seed);
+    seeds("every_call_fails", 1, 66, &wanted, every_fault_of_seed);
 }
 
 fn every_fault_of_seed(seed: u64) -> siltstone_sim::coverage::Coverage {

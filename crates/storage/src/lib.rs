@@ -18,6 +18,7 @@ pub mod op;
 pub mod planted;
 mod prefetch;
 mod prng;
+pub mod rated;
 mod sigbus;
 pub mod storage;
 mod thread_number;
@@ -33,6 +34,7 @@ pub use map::{Map, MapOwner, MapView};
 pub use memory::{CrashPolicy, CrashReport, JournalReplay, Mark, MemoryStorage};
 pub use op::{CallCounts, OpKind};
 pub use prefetch::{prefetch_address, prefetch_line};
+pub use rated::{RatedStorage, Rates};
 pub use storage::{
     Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadPurpose,
     ReadRange, SharedLease, Storage, WriteFile, copy_object,

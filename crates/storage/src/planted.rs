@@ -293,6 +293,16 @@ bugs! {
     236 EndsAreBelieved "the first and last keys of tables from outside are not compared";
     237 FirstPlaceIsLeftOut "the first place of each table is not compared with the inputs";
     238 FilterIsBelieved "the filters of tables from outside are not asked for their keys";
+    // Writers that wait (RFC 13).
+    239 FlushesByKeyspace "memtables are flushed in the order of the keyspaces' numbers";
+    240 CompactionsTakeAllTasks "no task is kept for flushes"
+        not for rows: "Nothing is wrong or lost, and with few tasks a row sees the same waits for \
+            its slow storage.";
+    241 ProgressIsForgotten "with `redirect`, writers do not see the progress of flushes";
+    242 WritersOvertake "with `redirect`, a writer passes those who wait";
+    243 StallStaysAhead "nobody asks the detector again after the last job";
+    244 TakenBatchIsBusy "a writer gives up although a leader has taken its batch"
+        not for rows: "No row limits the wait of a write.";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

@@ -150,6 +150,21 @@ impl Runtime {
         }
     }
 
+    /// The memory of this machine in bytes, if it is known; 8 GiB in simulation.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Threads { .. } => {
+                let all = std::fs::read_to_string("/proc/meminfo").ok()?;
+                let line = all
+                    .lines()
+                    .find_map(|line| line.strip_prefix("MemTotal:"))?;
+                let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+                Some(kib << 10)
+            }
+            Kind::Sim(_) => Some(8 << 30),
+        }
+    }
+
     /// The name of this machine, for messages. In simulation it does not depend on the machine.
     pub fn host_name(&self) -> String {
         let name = match &self.kind {

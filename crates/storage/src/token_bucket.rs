@@ -48,6 +48,24 @@ impl TokenBucket {
         self.level -= i128::from(bytes) * NANOS;
     }
 
+    /// Takes as many of these bytes as the bucket has, and returns how many these are.
+    pub fn take(&mut self, bytes: u64) -> u64 {
+        let has = (self.level.max(0) / NANOS).min(i128::from(bytes)) as u64;
+        self.spend(has);
+        has
+    }
+
+    /// Puts bytes back that were spent and are not used after all.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.level += i128::from(bytes) * NANOS;
+    }
+
+    /// Forgets the part of the debt that exceeds what comes in `most` at this rate.
+    pub fn limit_debt(&mut self, most: Duration, bytes_per_s: u64) {
+        let least = -(i128::from(bytes_per_s) * most.as_nanos() as i128);
+        self.level = self.level.max(least);
+    }
+
     /// Forgets the debt and the bytes that were saved up.
     pub fn clear(&mut self) {
         self.level = 0;

@@ -235,9 +235,11 @@ impl Engine for Siltstone {
             compaction_bytes: Some(stats.counter("compaction_out_bytes")),
             flush_cpu_s: Some(seconds(stats.counter("flush_cpu_us"))),
             compaction_cpu_s: Some(seconds(stats.counter("compaction_cpu_us"))),
+            // The waits in the leader's turn are in `others`: one of them is no wait of one writer.
             stall_s: stats
                 .delay_totals
                 .iter()
+                .filter(|(cause, _)| !cause.is_of_leader())
                 .map(|(cause, total)| (cause.word().to_string(), seconds(total.total_us)))
                 .collect(),
             others: {
@@ -247,7 +249,11 @@ impl Engine for Siltstone {
                     .flat_map(|beside| beside.counters(&self.store, &stats));
                 let own = stats.counters.iter();
                 let own = own.map(|(name, count)| (name.to_string(), *count));
-                own.chain(beside).collect()
+                let of_leader = stats.delay_totals.iter();
+                let of_leader = of_leader.filter(|(cause, _)| cause.is_of_leader());
+                let of_leader = of_leader
+                    .map(|(cause, total)| (format!("leader_{}_us", cause.word()), total.total_us));
+                own.chain(of_leader).chain(beside).collect()
             },
         }
     }
@@ -310,19 +316,38 @@ impl Session for StoreSession<'_> {
             .map_err(failed("write"))?;
         }
         self.store
-            .write(&self.batch, WriteOptions { sync })
+            .write(
+                &self.batch,
+                WriteOptions {
+                    sync,
+                    ..WriteOptions::default()
+                },
+            )
             .map_err(failed("write"))
     }
 
     fn put(&mut self, key: &[u8], value: &[u8], sync: bool) -> Result<()> {
         self.keyspace
-            .put_with(key, value, WriteOptions { sync })
+            .put_with(
+                key,
+                value,
+                WriteOptions {
+                    sync,
+                    ..WriteOptions::default()
+                },
+            )
             .map_err(failed("put"))
     }
 
     fn delete(&mut self, key: &[u8], sync: bool) -> Result<()> {
         self.keyspace
-            .delete_with(key, WriteOptions { sync })
+            .delete_with(
+                key,
+                WriteOptions {
+                    sync,
+                    ..WriteOptions::default()
+                },
+            )
             .map_err(failed("delete"))
     }
 

@@ -42,7 +42,7 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
         said = Some(format!("removed {what}"));
     }
     if !batch.is_empty() {
-        store.write(&batch, WriteOptions { sync: true })?;
+        store.write(&batch, WriteOptions::SYNC)?;
     }
     store.close()?;
     if let Some(said) = said {

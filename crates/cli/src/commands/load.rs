@@ -502,7 +502,10 @@ impl Load<'_> {
             _ => {}
         }
         if !self.batch.is_empty() {
-            let options = WriteOptions { sync: self.sync };
+            let options = WriteOptions {
+                sync: self.sync,
+                ..WriteOptions::default()
+            };
             let written = self.store.write(&self.batch, options);
             written.map_err(|error| match self.signals.came() {
                 Some(signal) if error.kind() == ErrorKind::Closed => {

@@ -29,7 +29,7 @@ pub fn run(args: &PutArgs) -> Result<Outcome, Failure> {
     let keyspace = keyspace_or_new(&store, &args.store.keyspace, false)?;
     let mut batch = Batch::new();
     batch.put(&keyspace, &key, &value)?;
-    store.write(&batch, WriteOptions { sync: true })?;
+    store.write(&batch, WriteOptions::SYNC)?;
     store.close()?;
     Ok(Outcome::Fine)
 }

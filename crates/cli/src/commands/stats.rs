@@ -7,7 +7,7 @@ mod source;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use siltstone::stall::StallCause;
-use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Space, Stats};
+use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Limit, Space, Stats};
 
 use super::{is_own, no_keyspace, place};
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
@@ -53,7 +53,7 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
         outln!(out, "{}", sample.source.line())?;
         for keyspace in &sample.stats.keyspaces {
             outln!(out)?;
-            levels(out, keyspace)?;
+            levels(out, &sample.stats, keyspace)?;
         }
         if args.figures.watch.is_some() {
             // What is going on between the levels.
@@ -222,7 +222,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
     outln!(out, "published  sequence number {}", stats.published)?;
     for keyspace in &stats.keyspaces {
         outln!(out)?;
-        levels(out, keyspace)?;
+        levels(out, stats, keyspace)?;
     }
     if shape_only {
         return Ok(());
@@ -310,7 +310,7 @@ fn space(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
 }
 
 /// Prints the levels of a keyspace.
-pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
+pub fn levels(out: &mut Out, stats: &Stats, keyspace: &KeyspaceStats) -> Result<(), Failure> {
     outln!(
         out,
         "keyspace `{}`: memtables {}, {} waiting for their flush",
@@ -363,7 +363,62 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
             row(out, &number.to_string(), cells(level, score))?;
         }
     }
-    row(out, "all", cells(&total, None))
+    row(out, "all", cells(&total, None))?;
+    pressure(out, keyspace, stats.open_us)
+}
+
+/// How long something has lasted that began at `since_us` and goes on at `now_us`.
+fn lasts(since_us: Option<u64>, now_us: u64) -> String {
+    match since_us {
+        Some(since) => {
+            let lasted = Duration::from_micros(now_us.saturating_sub(since));
+            format!(" for {}", duration(lasted))
+        }
+        None => String::new(),
+    }
+}
+
+/// Prints how near the writers of a keyspace are to waiting, in a store that has been open for
+/// `open_us` microseconds.
+fn pressure(out: &mut Out, keyspace: &KeyspaceStats, open_us: u64) -> Result<(), Failure> {
+    let pressure = &keyspace.pressure;
+    for limit in &pressure.limits {
+        let (name, value): (&str, fn(u64) -> String) = match limit.limit {
+            Limit::Memory => ("memory of memtables", bytes),
+            Limit::L0Depth => ("depth of level 0", count),
+            Limit::PendingBytes => ("to compact", bytes),
+            Limit::LogBytes => ("log", bytes),
+            Limit::Space => ("free space", bytes),
+        };
+        if limit.limit == Limit::Space && limit.left_us.is_none() {
+            continue;
+        }
+        let left = match limit.left_us {
+            None => String::new(),
+            Some(0) => ", reached: writers wait or are slowed down".to_string(),
+            Some(us) => format!(", reached in {}", duration(Duration::from_micros(us))),
+        };
+        let of = match limit.limit {
+            Limit::Space => "above",
+            _ => "of",
+        };
+        let (load, bound) = (value(limit.load), value(limit.bound));
+        outln!(out, "  {name:<20}{load:>12} {of} {bound}{left}")?;
+    }
+    if pressure.is_behind {
+        outln!(
+            out,
+            "  flushes have been behind{}: {} a second are written and {} flushed",
+            lasts(pressure.behind_since_us, open_us),
+            bytes(pressure.written_bytes_per_s),
+            bytes(pressure.flushed_bytes_per_s)
+        )?;
+    }
+    if let Some(limit) = pressure.stall_ahead {
+        let lasts = lasts(pressure.stall_ahead_since_us, open_us);
+        outln!(out, "  a stall has been ahead{lasts}: {}", limit.word())?;
+    }
+    Ok(())
 }
 
 /// Prints the counters that are not zero.
@@ -448,6 +503,15 @@ fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
         )?;
     }
     let past = &past[past.len().saturating_sub(DELAYS_SHOWN)..];
+    let (turns, past): (Vec<_>, Vec<_>) = past.iter().copied().partition(|d| d.keyspace.is_empty());
+    for delay in turns {
+        outln!(
+            out,
+            "  all writers waited {}: {}",
+            nanos(delay.duration_us.saturating_mul(1000)),
+            delay.cause.word()
+        )?;
+    }
     for (what, delay) in waiting
         .iter()
         .map(|d| ("waits for", d))
@@ -455,16 +519,21 @@ fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     {
         outln!(
             out,
-            "  `{}` {what} {}: {} with {} sealed memtables, {} level-0 runs, {} of log (limit {})",
+            "  `{}` {what} {}: {} with {} sealed memtables, depth {} in level 0, {} to compact, {} \
+             of log (limit {})",
             delay.keyspace,
             nanos(delay.duration_us.saturating_mul(1000)),
             delay.cause.word(),
             count(delay.load.sealed_memtable_count),
-            count(delay.load.l0_run_count),
+            count(delay.load.l0_depth),
+            bytes(delay.load.pending_bytes),
             bytes(delay.load.log_bytes),
             match delay.cause {
-                StallCause::LogBytes => bytes(delay.limit),
-                _ => count(delay.limit),
+                StallCause::SealedMemtables | StallCause::L0Slowdown | StallCause::L0Stop => {
+                    count(delay.limit)
+                }
+                StallCause::MemtableSlowdown if delay.limit < 1000 => count(delay.limit),
+                _ => bytes(delay.limit),
             }
         )?;
     }

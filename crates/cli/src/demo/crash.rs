@@ -422,6 +422,7 @@ mod tests {
     fn plan() -> Plan {
         Plan::of(&DemoArgs {
             device: false,
+            policy: None,
             quick: true,
             store: None,
             report: None,

@@ -168,10 +168,21 @@ pub fn delays_since(stats: &Stats, since_us: u64) -> Vec<StoreDelay> {
                     bytes(d.load.log_bytes),
                     bytes(d.limit)
                 ),
-                _ => format!(
-                    "level 0 had {} runs, the limit is {}",
-                    d.load.l0_run_count, d.limit
+                "l0_slowdown" | "l0_stop" => format!(
+                    "level 0 had {} runs over one key, the limit is {}",
+                    d.load.l0_depth, d.limit
                 ),
+                "pending_slowdown" | "pending_stop" => format!(
+                    "compactions had {} to read, the limit is {}",
+                    bytes(d.load.pending_bytes),
+                    bytes(d.limit)
+                ),
+                "space_slowdown" => format!(
+                    "{} were free, and compactions need {}",
+                    bytes(d.load.free_bytes.unwrap_or(0)),
+                    bytes(d.limit)
+                ),
+                _ => d.cause.meaning().to_string(),
             },
         })
         .collect()

@@ -100,6 +100,7 @@ impl Background {
         env.ending().notify();
         env.work().notify();
         env.maintenance().notify();
+        env.supplies().notify();
         wal.wake_interval_sync();
         env.pressure().notify();
         let handles = std::mem::take(&mut *self.handles.lock());

@@ -1,28 +1,31 @@
-//! Maintenance: one task prepares log segments and arenas, raises the ceiling of sequence numbers,
-//! bounds the log, keeps the memory budget, seals memtables whose range deletes would free space,
-//! deletes what no view holds, writes statistics, and leaves `NoSpace` when there is room again.
-//! Some of this is slow, so work with a deadline is not done here.
+//! Maintenance: one task raises the ceiling of sequence numbers, bounds the log, keeps the memory
+//! budget, seals memtables whose range deletes would free space, deletes what no view holds, writes
+//! statistics, and leaves `NoSpace` when there is room again. Some of this is slow, so work with a
+//! deadline is not done here.
 //!
 //! Threading: one runtime task, which works in rounds: when it is notified, and once a second.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::planted;
 use siltstone_storage::{Instant, StorageErrorKind};
 
+use super::adoc::Tuner;
 use super::panics::{failed, guarded, panicked};
-use crate::catalog::Catalog;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::obsolete::delete_obsolete;
 use crate::commit::Commit;
+use crate::commit::detector::Happened;
 use crate::formats::manifest::CURRENT_NAME;
 use crate::services::parts::Parts;
 use crate::services::recovery::unflushed::install_unflushed;
 use crate::services::seal::SealWatches;
 use crate::stats::stats_file::{self, OwnFile, SpaceCount};
 use crate::tree::iter::ahead::follow_hints;
-use crate::tree::view::Source;
+use crate::tree::view::KeyspaceCore;
 use crate::types::error::Result;
+use crate::types::options::StallPolicy;
 
 /// The longest time between two rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,10 +44,13 @@ struct Maintenance<'a> {
     /// Set while there is space again and no event has reported that yet: how many times space had
     /// been missing by then, and since when it has been available.
     space_since: Option<(u64, Instant)>,
+    tuner: Tuner,
+    /// See [`Maintenance::look_ahead`].
+    last_look: Option<Instant>,
 }
 
 /// Runs maintenance until the store closes.
-pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
+pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, tuner: Tuner) {
     let env = &parts.env;
     let opened = env.now();
     let mut maintenance = Maintenance {
@@ -57,6 +63,8 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
         space_count: SpaceCount::default(),
         watches: SealWatches::default(),
         space_since: None,
+        tuner,
+        last_look: None,
     };
     let mut panics = 0;
     // Notifications from before this task ran count too, because the store may have been closed
@@ -124,21 +132,40 @@ impl Maintenance<'_> {
         }
     }
 
+    /// Once a second, notes the free bytes, and asks the detector about keyspaces whose writers may
+    /// have to wait soon.
+    fn look_ahead(&mut self) {
+        let parts = self.parts;
+        let now = parts.env.now();
+        if self
+            .last_look
+            .is_some_and(|last| now.since(last) < ROUND_INTERVAL)
+        {
+            return;
+        }
+        self.last_look = Some(now);
+        // Only `redirect` limits writers for this, and a device is asked over its link.
+        let free = match parts.env.live().stall_policy {
+            StallPolicy::Redirect => parts.env.storages_at_once().tables.free_bytes(),
+            _ => None,
+        };
+        parts.env.set_free_bytes(free);
+        for keyspace in parts.catalog.keyspaces().by_id.values() {
+            keyspace.set_free_bytes(free);
+            if keyspace.watch.needs_look() {
+                parts.commit.observe(keyspace, Happened::Nothing);
+            }
+        }
+    }
+
     /// Takes the steps of a round, up to the first one that fails.
     fn steps(&mut self) -> Result<()> {
         let parts = self.parts;
         // This frees space, so it comes before the steps that may need some.
         delete_obsolete(&parts.catalog);
         parts.jobs.delete_leftovers();
-        if parts.wal.needs_prepare() {
-            parts.wal.prepare_next().inspect_err(|e| {
-                parts.env.outage().count_failure(e);
-                if e.is_no_space() {
-                    parts.env.health().set_no_space(e);
-                }
-            })?;
-        }
-        prepare_arena(&parts.catalog);
+        self.look_ahead();
+        self.tuner.step();
         crate::services::budget::enforce(&parts.commit, || parts.jobs.buffer_bytes())?;
         let published = parts.tree.snapshots().published();
         if published + CEILING_STEP / 2 > parts.catalog.ceiling() {
@@ -156,44 +183,25 @@ impl Maintenance<'_> {
     }
 }
 
-/// Prepares an arena for each keyspace whose memtable is being filled; a store that is only read
-/// needs none. A failure is harmless, because the leader asks for the arena again when it rotates.
-fn prepare_arena(catalog: &Catalog) {
-    for keyspace in catalog.keyspaces().by_id.values() {
-        let settings = keyspace.settings();
-        if settings.lean {
-            continue;
-        }
-        let arenas = &settings.arenas;
-        if keyspace.view().active().mem.used_bytes() > arenas.arena_bytes() as u64 / 4 {
-            let _ = arenas.prepare();
-        }
-    }
-}
-
-/// If the log is longer than `log_bytes_max`, seals the memtable of the keyspace that needs the
-/// oldest part of the log.
+/// If the log is longer than `log_bytes_max`, seals all active memtables that hold its oldest
+/// quarter. Their flushes come before others.
 fn bound_log(commit: &Commit) -> Result<()> {
-    let start = commit.catalog().log_start_without(&[]).segment;
-    commit
-        .catalog()
-        .set_log_bytes(commit.wal().bytes_since(start));
-    if commit.catalog().log_bytes() <= commit.env().live().log_bytes_max {
+    let catalog = commit.catalog();
+    let start = catalog.log_start_without(&[]);
+    catalog.set_log_bytes(commit.wal().bytes_since(start.segment));
+    let is_long = catalog.log_bytes() > commit.env().live().log_bytes_max;
+    catalog.set_log_overdue(is_long.then_some(start));
+    let Some(overdue) = catalog.overdue_log() else {
         return Ok(());
-    }
-    let map = commit.catalog().keyspaces();
-    let oldest = map.by_id.values().filter_map(|k| {
-        let view = k.pin();
-        let needed = view.sources.iter().filter_map(|s| match s {
-            Source::Memtable(m) => m.first_position(),
-            Source::Run(_) => None,
-        });
-        needed.min().map(|position| (position, k))
-    });
-    if let Some((_, keyspace)) = oldest.min_by_key(|(position, _)| *position)
-        && keyspace.view().sealed_count == 0
-    {
-        commit.seal([&**keyspace])?;
+    };
+    let map = catalog.keyspaces();
+    let holds = |keyspace: &&Arc<KeyspaceCore>| {
+        let position = keyspace.view().active().first_position();
+        position.is_some_and(|position| position <= overdue)
+    };
+    let holders: Vec<&KeyspaceCore> = map.by_id.values().filter(holds).map(|k| &**k).collect();
+    if !holders.is_empty() {
+        commit.seal(holders)?;
     }
     Ok(())
 }
@@ -205,7 +213,7 @@ fn leave_no_space(parts: &Parts) -> Result<()> {
         return parts.catalog.commit_pending(&mut parts.catalog.role());
     }
     install_unflushed(&parts.jobs, &parts.unflushed)?;
-    parts.wal.prepare_next()?;
+    parts.wal.prepare(1)?;
     {
         let mut role = parts.catalog.role();
         parts.catalog.commit_pending(&mut role)?;

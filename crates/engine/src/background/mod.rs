@@ -1,9 +1,11 @@
 //! The background tasks of a store. They are started here and ended by [`close`].
 //!
 //! `background_tasks` workers ([`worker`]) take work from the schedule. If there are two or more,
-//! the first one takes only flushes, so that long compactions never delay a flush. One task does
-//! the maintenance ([`maintenance`]). The sync that `SyncMode::Interval` promises has a deadline,
-//! so it has a task of its own ([`crate::wal::interval`]).
+//! the first one takes only flushes, so that long compactions never delay a flush. One worker more
+//! takes flushes with `stall_policy = "redirect"`, and with `"adoc"` maintenance starts more workers
+//! for compactions ([`adoc`]). One task does the maintenance ([`maintenance`]), and one prepares
+//! what leaders need ([`supplies`]). The sync that `SyncMode::Interval` promises has a deadline, so
+//! it has a task of its own ([`crate::wal::interval`]).
 //!
 //! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
 //! closed. Nobody waits for a task while holding a lock that the task may want. Workers, the
@@ -16,18 +18,22 @@
 //!
 //! Threading: runtime tasks.
 
+mod adoc;
 mod close;
 mod maintenance;
 mod panics;
 mod slots;
+mod supplies;
 mod worker;
 
 use std::sync::Arc;
 
+use adoc::Tuner;
 use panics::guarded;
 use siltstone_storage::{JoinHandle, Mutex};
 use slots::Slots;
 
+use crate::jobs::take::Role;
 use crate::services::parts::Parts;
 use crate::stats::stats_file::{self, OwnFile};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -38,7 +44,7 @@ pub(crate) struct Background {
     own_file: Arc<OwnFile>,
     /// The slots of the sides besides the host; `None` if there are no such sides.
     slots: Option<Arc<Slots>>,
-    handles: Mutex<Vec<JoinHandle<()>>>,
+    handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl Background {
@@ -48,7 +54,7 @@ impl Background {
             parts: parts.clone(),
             own_file: Arc::default(),
             slots: None,
-            handles: parts.env.runtime().mutex(Vec::new()),
+            handles: Arc::new(parts.env.runtime().mutex(Vec::new())),
         }
     }
 
@@ -76,21 +82,28 @@ impl Background {
     fn spawn_all(&self) -> Result<()> {
         let parts = &self.parts;
         let workers = parts.env.options().background_tasks;
-        for i in 0..workers {
+        let roles = (0..workers).map(|i| match i {
+            0 if workers > 1 => Role::Flushes,
+            _ => Role::All,
+        });
+        let roles = roles.chain([Role::MoreFlushes]);
+        for (i, role) in roles.enumerate() {
             let jobs = parts.jobs.clone();
-            let flush_only = i == 0 && workers > 1;
             let slots = self.slots.clone();
             self.spawn(&format!("silt-worker-{i}"), move || {
-                worker::worker(&jobs, slots.as_ref(), flush_only);
+                worker::worker(&jobs, slots.as_ref(), role);
             })?;
         }
         if let Some(slots) = self.slots.clone() {
             self.spawn("silt-place", move || slots.place())?;
         }
         let (all, own_file) = (parts.clone(), self.own_file.clone());
+        let tuner = Tuner::new(parts, self.slots.clone(), self.handles.clone());
         self.spawn("silt-maintenance", move || {
-            maintenance::maintain(&all, &own_file);
+            maintenance::maintain(&all, &own_file, tuner);
         })?;
+        let all = parts.clone();
+        self.spawn("silt-supplies", move || supplies::supply(&all))?;
         let Some(interval) = parts.wal.sync_interval() else {
             return Ok(());
         };

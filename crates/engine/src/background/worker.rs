@@ -18,28 +18,36 @@ use crate::jobs::Jobs;
 use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
-use crate::jobs::take::{Taker, take};
+use crate::jobs::take::{Role, Taker, take};
 use crate::jobs::work::{Reserved, Work};
 use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::options::StallPolicy;
 
 /// How long a worker waits at most before it looks for work again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs a worker until the store closes. With `flush_only`, it takes no compactions. It starts work
-/// in the slots of other sides, but runs only work of the host.
-pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) {
-    repeat(jobs.catalog(), "a worker", || work(jobs, slots, flush_only));
+/// Runs a worker with this role until the store closes. It starts work in the slots of other sides,
+/// but runs only work of the host.
+pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) {
+    repeat(jobs.catalog(), "a worker", || work(jobs, slots, role));
 }
 
 /// Waits for work and does it. Returns false if the store is being closed.
-fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
+fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) -> bool {
     let work = loop {
         let seen = jobs.env().work().count();
         if jobs.env().is_closing() {
             schedule::end_returned(jobs);
             return false;
         }
-        if let Some(work) = take(jobs, Taker::Worker { flush_only }) {
+        if role == Role::Tuned && jobs.compactions_max().is_none() {
+            return false;
+        }
+        if role == Role::MoreFlushes && jobs.env().live().stall_policy != StallPolicy::Redirect {
+            jobs.env().work().wait_past(seen, LOOK_AGAIN);
+            continue;
+        }
+        if let Some(work) = take(jobs, Taker::Worker(role)) {
             break work;
         }
         jobs.env().job_ended().notify();
@@ -54,15 +62,19 @@ fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool 
 }
 
 /// Whether work of the host should leave the cores to other tasks of the process: a compaction for
-/// which no writer will wait soon, because level 0 has at most half of the runs at which writers
+/// which no writer will wait soon, because level 0 has at most half of the depth at which writers
 /// are slowed down.
 fn yields(jobs: &Jobs, work: &Work) -> bool {
     let env = jobs.env();
-    let slowdown = work.keyspace.settings().limits.l0_slowdown;
+    let limits = work.keyspace.limits();
+    let slowdown = match limits.policy {
+        StallPolicy::Redirect => limits.l0_stop,
+        _ => limits.l0_slowdown,
+    };
     work.kind() == JobKind::Compaction
         && env.live().compaction_nice > 0
         && env.runtime().has_priorities()
-        && work.keyspace.view().run_count as u64 <= slowdown / 2
+        && work.keyspace.view().l0_depth as u64 <= slowdown / 2
 }
 
 /// Runs a compaction in a task of its own with a lower priority, and waits for it. A task cannot

@@ -53,6 +53,9 @@ pub(crate) struct Catalog {
     /// The log bytes that a replay would read, for the policy of stalls. The maintenance task
     /// counts them in each round.
     log_bytes: AtomicU64,
+    /// While the log is longer than `log_bytes_max`: the last segment of its oldest quarter, else
+    /// 0.
+    overdue_segment: AtomicU32,
 }
 
 /// The manifest's file and its state. The task that holds the lock has the manifest role.
@@ -153,6 +156,7 @@ impl Catalog {
             next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
             waits_for_room: AtomicBool::new(waits_for_room),
             log_bytes: AtomicU64::new(0),
+            overdue_segment: AtomicU32::new(0),
         }
     }
 
@@ -240,6 +244,25 @@ impl Catalog {
 
     pub(crate) fn set_log_bytes(&self, bytes: u64) {
         self.log_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The end of the oldest quarter of the log, if the log is longer than `log_bytes_max`:
+    /// memtables that hold the log before it are flushed first.
+    pub(crate) fn overdue_log(&self) -> Option<Position> {
+        match self.overdue_segment.load(Ordering::Relaxed) {
+            0 => None,
+            segment => Some(Position::new(segment, u32::MAX)),
+        }
+    }
+
+    /// Notes that the log is too long and begins at `start`, or that it is not too long.
+    pub(crate) fn set_log_overdue(&self, start: Option<Position>) {
+        let quarter = |start: Position| {
+            let segments = self.wal.end().segment.saturating_sub(start.segment);
+            start.segment + segments / 4
+        };
+        let segment = start.map_or(0, quarter);
+        self.overdue_segment.store(segment, Ordering::Relaxed);
     }
 
     /// A live keyspace.

@@ -77,7 +77,7 @@ impl Commit {
     ) -> std::result::Result<(T, Announced), Failed> {
         let mut lead = self.lead();
         let done = self.announce_as_leader(&mut lead, record, check, prepare, show);
-        lead.finish();
+        self.finish(lead);
         done
     }
 
@@ -127,7 +127,7 @@ impl Commit {
     ) -> Result<usize> {
         let mut lead = self.lead();
         let sealed = lead.seal(self, keyspaces);
-        lead.finish();
+        self.finish(lead);
         sealed
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Nothing here knows jobs.
 
+pub(crate) mod admit;
 pub(crate) mod announce;
+pub(crate) mod detector;
+mod flush_meter;
 pub(crate) mod queue;
 mod rotate;
 pub mod stalls;
@@ -11,11 +14,15 @@ pub(crate) mod write_rate;
 
 use std::sync::Arc;
 
+use siltstone_storage::Instant;
+
 use crate::catalog::Catalog;
 use crate::commit::stalls::Stalls;
 use crate::commit::write::{Lead, WriteQueue};
 use crate::env::Env;
 use crate::tree::Tree;
+use crate::types::error::Result;
+use crate::types::pressure::StallCause;
 use crate::wal::Wal;
 
 /// The path of a write: the queue of writers, and the writers that are stalled before they may join
@@ -73,7 +80,29 @@ impl Commit {
         // A caller that leads without a batch may replace memtables, or end the keyspace or the
         // store.
         lead.latest = None;
+        lead.since = self.env.now();
         lead
+    }
+
+    /// Passes the lead on that [`Commit::lead`] took. If writers have waited for it, the time is
+    /// counted.
+    pub(crate) fn finish(&self, lead: Lead<'_>) {
+        let (since, has_waiting) = (lead.since, self.waiting_count() > 0);
+        lead.finish();
+        if has_waiting {
+            self.stalls.count_turn(StallCause::Lead, since);
+        }
+    }
+
+    /// As [`Commit::lead`], for a write that waits no longer than until the deadline.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn lead_until(&self, deadline: Option<Instant>) -> Result<Lead<'_>> {
+        let lead = self.queue.lead_until(deadline);
+        let mut lead = lead.ok_or_else(|| self.queue.deadline_passed())?;
+        lead.latest = None;
+        Ok(lead)
     }
 
     /// The number of writers that wait in the queue.

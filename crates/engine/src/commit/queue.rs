@@ -9,7 +9,8 @@
 //! Invariants: there is one leader at a time. Each batch is committed once, by its own writer or by
 //! a leader that took it, and its writer is answered after that. Batches are committed in the order
 //! in which they joined, whoever leads. Nobody waits while nobody leads. If a leader panics, all
-//! writers of its group are answered.
+//! writers of its group are answered. A writer with a deadline leaves the queue only while no leader
+//! has taken its batch.
 //!
 //! The queue knows nothing of logs and memtables ([`Writers`] says what a batch is), so that its
 //! schedules can be explored without a store: `crates/sim/tests/schedules.rs` compiles this file.
@@ -22,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use siltstone_storage::planted;
-use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
+use siltstone_storage::{Condvar, Instant, Mutex, MutexGuard, Runtime};
 
 /// The most bytes of waiting batches that a leader takes into its group beside its own batch.
 pub(crate) const GROUP_BYTES: usize = 1 << 20;
@@ -51,6 +52,8 @@ pub(crate) trait Writers {
     /// Called if a leader panics, when its group may be half committed. Returns the error that the
     /// writers of the group get.
     fn leader_panicked(&self) -> Self::Error;
+    /// The error of a writer that left the queue at its deadline.
+    fn deadline_passed(&self) -> Self::Error;
 }
 
 /// Batches of other writers with their results.
@@ -158,22 +161,63 @@ impl<W: Writers> Queue<W> {
 
     /// Becomes the leader, in turn. Batches that wait meanwhile keep their order.
     pub(crate) fn lead(&self) -> Lead<'_, W> {
+        self.lead_until(None)
+            .expect("without a deadline, the caller waits until it leads")
+    }
+
+    /// As [`Queue::lead`]. Returns `None` if the caller does not lead at the deadline.
+    pub(crate) fn lead_until(&self, deadline: Option<Instant>) -> Option<Lead<'_, W>> {
         let mut state = self.state.lock();
         if state.led {
             let waiter = self.waiter(None, false);
             state.waiting.push_back(waiter.clone());
             drop(state);
-            let mut slot = waiter.slot.lock();
-            while !matches!(*slot, Slot::Lead(_)) {
-                slot = waiter.answered.wait(slot);
-            }
+            drop(self.wait_for_answer(&waiter, deadline)?);
         } else {
             state.led = true;
         }
-        Lead {
+        Some(Lead {
             queue: self,
             work: Some(self.leader.lock()),
+        })
+    }
+
+    /// Waits until a leader has committed the batch of this waiter, or has passed the lead on to
+    /// it. Returns `None` if the waiter left the queue at its deadline.
+    fn wait_for_answer<'w>(
+        &self,
+        waiter: &'w Arc<Waiter<W>>,
+        mut deadline: Option<Instant>,
+    ) -> Option<MutexGuard<'w, Slot<W>>> {
+        let mut slot = waiter.slot.lock();
+        while !matches!(*slot, Slot::Done(..) | Slot::Lead(_)) {
+            let Some(until) = deadline else {
+                slot = waiter.answered.wait(slot);
+                continue;
+            };
+            let now = self.runtime.now();
+            if now < until {
+                slot = waiter.answered.wait_timeout(slot, until.since(now)).0;
+                continue;
+            }
+            // Leaders take this lock while they hold none of `state`.
+            drop(slot);
+            if self.leave(waiter) || planted!(TakenBatchIsBusy) {
+                return None;
+            }
+            // A leader has taken the batch, or passes the lead on now.
+            deadline = None;
+            slot = waiter.slot.lock();
         }
+        Some(slot)
+    }
+
+    /// Takes the waiter out of the queue. Returns false if it is not there any more.
+    fn leave(&self, waiter: &Arc<Waiter<W>>) -> bool {
+        let mut state = self.state.lock();
+        let is_own = |other: &Arc<Waiter<W>>| Arc::ptr_eq(other, waiter);
+        let at = state.waiting.iter().position(is_own);
+        at.is_some_and(|at| state.waiting.remove(at).is_some())
     }
 
     /// Commits a batch, in this writer's group or in that of another leader, and returns its
@@ -182,10 +226,14 @@ impl<W: Writers> Queue<W> {
     ///
     /// A borrowed batch is copied only if another leader may take it into its group: then it has at
     /// most [`GROUP_BYTES`]. A writer with a larger batch waits until it leads.
+    ///
+    /// A writer that is still in the queue at its deadline leaves it, and gets
+    /// [`Writers::deadline_passed`].
     pub(crate) fn join(
         &self,
         batch: Cow<'_, W::Batch>,
         sync: bool,
+        deadline: Option<Instant>,
         commit: impl FnOnce(&mut W::State, &mut Group<'_, W>, bool),
     ) -> Result<(), W::Error> {
         let mut own = Some(batch);
@@ -205,17 +253,13 @@ impl<W: Writers> Queue<W> {
             let waiter = self.waiter(left.map(Cow::into_owned), sync);
             state.waiting.push_back(waiter.clone());
             drop(state);
-            let mut slot = waiter.slot.lock();
-            loop {
-                match std::mem::replace(&mut *slot, Slot::Taken) {
-                    Slot::Done(result, _batch) => return result,
-                    Slot::Lead(returned) => {
-                        own = returned.map(Cow::Owned).or(own);
-                        break;
-                    }
-                    other => *slot = other,
-                }
-                slot = waiter.answered.wait(slot);
+            let Some(mut slot) = self.wait_for_answer(&waiter, deadline) else {
+                return Err(self.writers.deadline_passed());
+            };
+            match std::mem::replace(&mut *slot, Slot::Taken) {
+                Slot::Done(result, _batch) => return result,
+                Slot::Lead(returned) => own = returned.map(Cow::Owned).or(own),
+                Slot::Waiting(_) | Slot::Taken => unreachable!("the wait is over"),
             }
         } else {
             // Nobody waits while nobody leads.
@@ -254,6 +298,11 @@ impl<W: Writers> Queue<W> {
             slot: self.runtime.mutex(Slot::Waiting(batch)),
             answered: self.runtime.condvar(),
         })
+    }
+
+    /// The error of a caller that does not lead at its deadline.
+    pub(crate) fn deadline_passed(&self) -> W::Error {
+        self.writers.deadline_passed()
     }
 
     /// The number of writers that wait in the queue and are in no group yet.

@@ -8,10 +8,12 @@
 use std::sync::Arc;
 
 use crate::commit::Commit;
+use crate::commit::detector::Happened;
 use crate::commit::write::{Lead, LeaderState};
 use crate::tree::settings::{Settings, first_memtable, next_memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::Result;
+use crate::types::pressure::StallCause;
 
 impl LeaderState {
     /// Seals the active memtable and makes a new one with an arena of at least `min_bytes`, which
@@ -24,7 +26,14 @@ impl LeaderState {
     ) -> Result<Arc<MemSource>> {
         self.latest = None;
         let last = keyspace.view().active().clone();
-        let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
+        let settings = keyspace.settings();
+        let arenas = keyspace.arenas();
+        let start = (!arenas.has_kept()).then(|| commit.env().now());
+        let mem = next_memtable(&settings, &arenas, &last.mem, min_bytes)?;
+        if let Some(start) = start {
+            commit.stalls().count_turn(StallCause::Arena, start);
+        }
+        drop(settings);
         if !last.mem.is_empty() {
             commit.stalls().sealed(keyspace.id, last.mem.used_bytes());
         }
@@ -47,7 +56,11 @@ impl LeaderState {
             let version = view.version.clone();
             KeyspaceView::build(unsettled, version, commit.tree().tables(), Some(view))
         });
+        if !last.mem.is_empty() {
+            commit.observe(keyspace, Happened::Sealed(last.mem.used_bytes()));
+        }
         commit.env().work().notify();
+        commit.env().supplies().notify();
         Ok(keyspace.view().active().clone())
     }
 }

@@ -17,23 +17,26 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use litemap::LiteMap;
 use siltstone_storage::{Instant, Mutex, Runtime};
 
-use crate::commit::write_rate::{Turn, WriteRate};
+use crate::commit::flush_meter::{FlushMeter, UNMEASURED_BYTES_PER_S};
+use crate::commit::write_rate::{Ticket, Turn, WriteRate};
 use crate::env::notify::Notify;
 pub use crate::types::pressure::{self, Decision, Limits, Load, StallCause};
 
 use crate::types::event::{Event, Events};
 use crate::types::limits::KeyspaceId;
+use crate::types::options::StallPolicy;
 
-/// A delay of a writer, which has ended or still lasts.
+/// A delay of a writer, or of all writers in the leader's turn, which has ended or still lasts.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Delay {
-    /// The keyspace whose load caused it.
+    /// The keyspace whose load caused it. Empty if the writers of all keyspaces waited in the
+    /// leader's turn.
     pub keyspace: String,
     /// Why the writer was delayed.
     pub cause: StallCause,
@@ -64,6 +67,18 @@ pub struct DelayTotal {
 /// The longest time that a writer waits before it asks again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// A keyspace shares the rate of the flushes for this long after one of its writers was limited.
+const PACED_FOR: Duration = Duration::from_secs(1);
+
+/// With `redirect`, the progress of a flush admits its memtable in this many steps.
+const STEPS: u64 = 64;
+
+/// A writer that waits for such a step asks again after this time at the earliest.
+const STEP_MIN: Duration = Duration::from_millis(1);
+
+/// A wait in the leader's turn that is shorter than this does not count.
+const LEADER_WAIT_MIN: Duration = Duration::from_micros(100);
+
 /// The number of finished delays that are kept for reading.
 const FINISHED_MAX: usize = 256;
 
@@ -73,6 +88,115 @@ struct Inner {
     past: VecDeque<Delay>,
     totals: [DelayTotal; StallCause::ALL.len()],
     write_rates: LiteMap<KeyspaceId, WriteRate>,
+    flush_meter: FlushMeter,
+}
+
+impl Inner {
+    /// The part of the rate of the flushes that a keyspace gets: all keyspaces that were limited in
+    /// the last second share it.
+    fn pace(&self, now: Instant) -> u64 {
+        let is_paced = |rate: &&WriteRate| {
+            let paced = rate.paced;
+            paced.is_some_and(|paced| now.since(paced) <= PACED_FOR)
+        };
+        let paced = self.write_rates.values().filter(is_paced).count();
+        let measured = self.flush_meter.bytes_per_s();
+        measured.unwrap_or(UNMEASURED_BYTES_PER_S) / paced.max(1) as u64
+    }
+
+    /// Whether a writer may go on now, why not, and the limit that was reached.
+    fn ask(
+        &mut self,
+        now: Instant,
+        keyspace: KeyspaceId,
+        bytes: u64,
+        asked: &(Decision, Load, Limits),
+        ticket: &mut Option<Ticket>,
+    ) -> (StallCause, u64, Turn) {
+        let (decision, load, limits) = asked;
+        let redirects = limits.policy == StallPolicy::Redirect;
+        let write_rate = self.write_rates.entry(keyspace);
+        let write_rate = write_rate.or_insert_with(|| WriteRate::new(now));
+        // Before a flush has ended, the rate of flushes is not known, and memory is not short.
+        let is_unmeasured = self.flush_meter.bytes_per_s().is_none();
+        let of_memory = |cause: &StallCause| {
+            matches!(
+                cause,
+                StallCause::MemtableSlowdown | StallCause::LogSlowdown
+            )
+        };
+        match decision {
+            Decision::Pass if !redirects => (StallCause::SealedMemtables, 0, Turn::Go),
+            Decision::Pass => {
+                let (cause, limit) = write_rate.last;
+                (cause, limit, write_rate.next_in_line(bytes, ticket))
+            }
+            Decision::Pace { cause, limit, .. } if is_unmeasured && of_memory(cause) => {
+                (*cause, *limit, write_rate.next_in_line(bytes, ticket))
+            }
+            Decision::Slow {
+                cause,
+                limit,
+                pressure_permille,
+            } => {
+                let near = load.nearness(limits, *pressure_permille);
+                (*cause, *limit, write_rate.ask(now, &near, bytes, ticket))
+            }
+            Decision::Pace {
+                cause,
+                limit,
+                flush_permille,
+            } => {
+                write_rate.paced = Some(now);
+                write_rate.last = (*cause, *limit);
+                let pace = u128::from(self.pace(now)) * u128::from(*flush_permille) / 1000;
+                let pace = pace.min(u128::from(u64::MAX)) as u64;
+                let write_rate = self.write_rates.get_mut(&keyspace);
+                let write_rate = write_rate.expect("it was inserted above");
+                let turn = write_rate.ask_in_steps(now, pace, bytes, ticket);
+                (*cause, *limit, turn)
+            }
+            Decision::Stop { cause, limit } if redirects => {
+                write_rate.paced = Some(now);
+                write_rate.last = (*cause, *limit);
+                write_rate.line_up(bytes, ticket);
+                // The progress of a flush makes room for as long as it runs, also while it is synced
+                // and notifies nobody.
+                let step = u128::from(limits.memtable_bytes / STEPS) * 1_000_000_000;
+                let ns = step / u128::from(self.pace(now).max(1));
+                let wait = Duration::from_nanos(ns.min(1_000_000_000) as u64);
+                (*cause, *limit, Turn::Wait(wait.max(STEP_MIN)))
+            }
+            Decision::Stop { cause, limit } => (*cause, *limit, Turn::Wait(RECHECK_INTERVAL)),
+        }
+    }
+
+    /// Adds a delay that has ended to the totals.
+    fn add(&mut self, delay: &Delay) {
+        let total = &mut self.totals[delay.cause as usize];
+        total.total_us += delay.duration_us;
+        total.max_us = total.max_us.max(delay.duration_us);
+    }
+
+    /// Counts a delay that has ended, and keeps it for reading.
+    fn finish(&mut self, delay: Delay) {
+        self.add(&delay);
+        if self.past.len() == FINISHED_MAX {
+            self.past.pop_front();
+        }
+        self.past.push_back(delay);
+    }
+}
+
+/// How the wait of a writer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The batch may join the queue. Its bytes were taken from the rate of the keyspace if `paid`.
+    Passed { paid: bool },
+    /// Waiting is pointless.
+    GaveUp,
+    /// The deadline has passed, and the writer would have to wait on for this cause.
+    TimedOut(StallCause),
 }
 
 /// See the module.
@@ -85,6 +209,8 @@ pub(crate) struct Stalls {
     pressure: Arc<Notify>,
     waiting: AtomicUsize,
     is_cancelled: AtomicBool,
+    /// The rate of the flushes; 0 if none was measured.
+    flush_bytes_per_s: AtomicU64,
 }
 
 impl Stalls {
@@ -99,10 +225,12 @@ impl Stalls {
                 past: VecDeque::new(),
                 totals: Default::default(),
                 write_rates: LiteMap::new(),
+                flush_meter: FlushMeter::default(),
             }),
             pressure,
             waiting: AtomicUsize::new(0),
             is_cancelled: AtomicBool::new(false),
+            flush_bytes_per_s: AtomicU64::new(0),
         }
     }
 
@@ -115,6 +243,11 @@ impl Stalls {
     /// Whether `Stalls::cancel` was called.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// The time since the store was opened.
+    pub(crate) fn since_open(&self) -> Duration {
+        self.runtime.now().since(self.opened)
     }
 
     /// The number of writers that wait now.
@@ -139,57 +272,58 @@ impl Stalls {
         self.pressure.notify();
     }
 
-    /// Waits until `decide` lets a batch of `bytes` join the queue, and returns true. Returns false
-    /// if `give_up` says that waiting is pointless, or after `Stalls::cancel`.
+    /// Waits until `decide` lets a batch of `bytes` join the queue, or the writer gives up: because
+    /// `give_up` says that waiting is pointless, at the deadline, or after `Stalls::cancel`.
     pub(crate) fn wait_for(
         &self,
         (keyspace, name): (KeyspaceId, &str),
         bytes: u64,
+        deadline: Option<Instant>,
         mut decide: impl FnMut() -> (Decision, Load, Limits),
         mut give_up: impl FnMut() -> bool,
-    ) -> bool {
+    ) -> Waited {
         let mut ticket = None;
         let mut entry: Option<(u64, Instant)> = None;
-        let passed = loop {
+        let waited = loop {
             let seen = self.pressure.count();
-            let (decision, load, limits) = decide();
-            if decision == Decision::Pass {
-                break true;
+            let asked = decide();
+            let (decision, load, limits) = asked;
+            let redirects = limits.policy == StallPolicy::Redirect;
+            // With `redirect`, nobody overtakes the writers that wait.
+            if decision == Decision::Pass && !redirects {
+                break Waited::Passed { paid: false };
             }
             if give_up() || self.is_cancelled() {
-                break false;
+                break Waited::GaveUp;
             }
-            let (cause, limit, wait) = match decision {
-                Decision::Pass => break true,
-                Decision::Slow {
-                    cause,
-                    limit,
-                    pressure_permille,
-                } => {
-                    let near = load.nearness(&limits, pressure_permille);
-                    let now = self.runtime.now();
-                    let mut inner = self.inner.lock();
-                    let inner = &mut *inner;
-                    let write_rate = inner.write_rates.entry(keyspace);
-                    let write_rate = write_rate.or_insert_with(|| WriteRate::new(now));
-                    match write_rate.ask(now, &near, bytes, &mut ticket) {
-                        Turn::Go => {
-                            if !write_rate.is_idle() {
-                                self.pressure.notify();
-                            }
-                            break true;
+            let now = self.runtime.now();
+            let (cause, limit, wait) = {
+                let mut inner = self.inner.lock();
+                let (cause, limit, turn) = inner.ask(now, keyspace, bytes, &asked, &mut ticket);
+                match turn {
+                    Turn::Go | Turn::GoFree => {
+                        let write_rate = inner.write_rates.get(&keyspace);
+                        if write_rate.is_some_and(|rate| !rate.is_idle()) {
+                            self.pressure.notify();
                         }
-                        Turn::Wait(wait) => (cause, limit, wait),
+                        break Waited::Passed {
+                            paid: turn == Turn::Go,
+                        };
                     }
+                    Turn::Wait(wait) => (cause, limit, wait),
                 }
-                Decision::Stop { cause, limit } => (cause, limit, RECHECK_INTERVAL),
             };
+            let left = deadline.map_or(RECHECK_INTERVAL, |deadline| deadline.since(now));
+            if left.is_zero() {
+                break Waited::TimedOut(cause);
+            }
             if entry.is_none() {
                 entry = Some(self.begin(name, cause, load, limit));
             }
             // Bounded, so that a load that falls without a notification (a view was dropped) is
             // seen too.
-            self.pressure.wait_past(seen, wait.min(RECHECK_INTERVAL));
+            let wait = wait.min(RECHECK_INTERVAL).min(left);
+            self.pressure.wait_past(seen, wait);
         };
         if ticket.is_some() {
             let mut inner = self.inner.lock();
@@ -202,7 +336,66 @@ impl Stalls {
         if let Some((id, start)) = entry {
             self.end(id, start);
         }
-        passed
+        waited
+    }
+
+    /// A batch that was admitted to a keyspace was not written.
+    pub(crate) fn refund(&self, keyspace: KeyspaceId, bytes: u64) {
+        if let Some(write_rate) = self.inner.lock().write_rates.get_mut(&keyspace) {
+            write_rate.refund(bytes);
+        }
+    }
+
+    /// A flush of a memtable with this many bytes ended. Flushes of nearly empty memtables say
+    /// nothing of the rate, because most of their time is that of syncs.
+    pub(crate) fn flushed(&self, begun: Instant, bytes: u64, memtable_bytes: u64) {
+        if bytes < memtable_bytes / 2 {
+            return;
+        }
+        let ended = self.runtime.now();
+        let mut inner = self.inner.lock();
+        inner.flush_meter.ended(begun, ended, bytes);
+        let rate = inner.flush_meter.bytes_per_s().unwrap_or(0);
+        self.flush_bytes_per_s.store(rate, Ordering::Relaxed);
+    }
+
+    /// The bytes of memtables that flushes take in a second. `None` if none was measured.
+    pub(crate) fn flush_bytes_per_s(&self) -> Option<u64> {
+        let rate = self.flush_bytes_per_s.load(Ordering::Relaxed);
+        (rate > 0).then_some(rate)
+    }
+
+    /// Counts a wait in the leader's turn that began then. All writers waited for it.
+    pub(crate) fn count_turn(&self, cause: StallCause, start: Instant) {
+        self.count_turn_of(cause, self.runtime.now().since(start));
+    }
+
+    /// Counts a wait in the leader's turn that took this long and has just ended. The shortest ones
+    /// do not count, except syncs. Syncs are not kept for reading, because there may be one for
+    /// each write.
+    #[cold]
+    pub(crate) fn count_turn_of(&self, cause: StallCause, duration: Duration) {
+        let is_sync = cause == StallCause::LogSync;
+        if duration < LEADER_WAIT_MIN && !is_sync {
+            return;
+        }
+        let since_open = self.runtime.now().since(self.opened);
+        let duration_us = duration.as_micros() as u64;
+        let mut inner = self.inner.lock();
+        let delay = Delay {
+            keyspace: String::new(),
+            cause,
+            load: Load::default(),
+            limit: 0,
+            start_us: since_open.saturating_sub(duration).as_micros() as u64,
+            duration_us,
+            waiting: false,
+        };
+        inner.totals[cause as usize].count += 1;
+        match is_sync {
+            true => inner.add(&delay),
+            false => inner.finish(delay),
+        }
     }
 
     #[cold]
@@ -245,18 +438,12 @@ impl Stalls {
             let (_, mut delay, _) = inner.present.swap_remove(at);
             delay.duration_us = us;
             delay.waiting = false;
-            let total = &mut inner.totals[delay.cause as usize];
-            total.total_us += us;
-            total.max_us = total.max_us.max(us);
             self.events.emit(|| Event::StallEnded {
                 keyspace: delay.keyspace.clone(),
                 cause: delay.cause,
                 duration_us: us,
             });
-            if inner.past.len() == FINISHED_MAX {
-                inner.past.pop_front();
-            }
-            inner.past.push_back(delay);
+            inner.finish(delay);
         }
     }
 

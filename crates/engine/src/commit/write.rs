@@ -24,12 +24,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use siltstone_storage::Instant;
 use siltstone_storage::planted;
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
+use crate::commit::admit::{busy, bytes_of, refund_if_late, wait_for_keyspace, wait_for_pressure};
 use crate::commit::queue::{Queue, Writers};
 use crate::env::Env;
 use crate::env::health::Health;
@@ -37,11 +39,12 @@ use crate::formats::batch::{BatchBody, Entry, EntryKind, Totals};
 use crate::formats::log::{Position, RecordKind};
 use crate::tree::gaps::LeaderWatch;
 use crate::tree::memtable::{self, LookAhead, Memtable};
-use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
+use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
-use crate::types::pressure::{self, Load};
+use crate::types::pressure::StallCause;
+use crate::wal::Appended;
 
 /// The options of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -50,6 +53,25 @@ pub struct WriteOptions {
     /// says. This also makes all earlier writes durable. A batch without entries only syncs the
     /// log, as [`Store::sync_log`](crate::Store::sync_log) does.
     pub sync: bool,
+    /// How long the write may wait before a leader takes its batch. A batch that would have to wait
+    /// longer is not written, and the call fails with [`ErrorKind::Busy`], which says why. `None`:
+    /// as long as necessary. The time of the leader's own I/O is not limited by this.
+    pub wait_max: Option<Duration>,
+}
+
+impl WriteOptions {
+    /// The log is synced before the write is acknowledged. The write waits as long as necessary.
+    pub const SYNC: WriteOptions = WriteOptions {
+        sync: true,
+        wait_max: None,
+    };
+
+    /// The default: whether the log is synced is decided by the store's [`crate::SyncMode`], and
+    /// the write waits as long as necessary.
+    pub const NO_SYNC: WriteOptions = WriteOptions {
+        sync: false,
+        wait_max: None,
+    };
 }
 
 /// The queue of writers.
@@ -77,6 +99,8 @@ pub(crate) struct LeaderState {
     /// The keyspace of the last group's first entry, and its active memtable, which the next group
     /// probably needs too. Whatever replaces an active memtable removes it.
     pub(super) latest: Option<(Arc<KeyspaceCore>, Arc<MemSource>)>,
+    /// When the last caller that is no writer got the lead.
+    pub(super) since: Instant,
 }
 
 impl Writers for StoreWriters {
@@ -98,6 +122,10 @@ impl Writers for StoreWriters {
         self.health.poison(&error);
         error
     }
+
+    fn deadline_passed(&self) -> Error {
+        busy("other writers and changes of the store were before it in the queue")
+    }
 }
 
 impl WriteQueue {
@@ -111,6 +139,7 @@ impl WriteQueue {
             next_source_id,
             needs: Vec::new(),
             latest: None,
+            since: env.now(),
         };
         Queue::new(env.runtime(), writers, state)
     }
@@ -141,8 +170,25 @@ pub(crate) fn write(
         };
     }
     let timed = count_puts(&commit.env, &batch);
-    wait_for_pressure(commit, &batch)?;
-    join_queue(commit, batch, options, timed)
+    let deadline = deadline(commit, &options);
+    let paid = wait_for_pressure(commit, &batch, deadline)?;
+    match paid.is_empty() {
+        true => join_queue(commit, batch, options, deadline, timed),
+        false => {
+            let bytes: Vec<u64> = paid.iter().map(|id| bytes_of(&batch, *id)).collect();
+            join_queue(commit, batch, options, deadline, timed).inspect_err(|error| {
+                for (id, bytes) in paid.iter().zip(bytes) {
+                    refund_if_late(commit, error, *id, bytes);
+                }
+            })
+        }
+    }
+}
+
+/// When the caller of a write with these options stops waiting.
+#[inline]
+fn deadline(commit: &Commit, options: &WriteOptions) -> Option<Instant> {
+    options.wait_max.map(|most| commit.env.now() + most)
 }
 
 /// Writes a batch whose entries are all for `keyspace`. Otherwise it does what [`write`] does.
@@ -161,11 +207,18 @@ pub(crate) fn write_to(
     }
     let timed = count_puts(&commit.env, &batch);
     commit.env.health().check()?;
-    if !keyspace.is_calm() {
-        let bytes = |entry: Entry<'_>| (entry.key.len() + entry.value.len()) as u64;
-        wait_for_keyspace(commit, keyspace, || batch.iter().map(bytes).sum())?;
+    let deadline = deadline(commit, &options);
+    if keyspace.is_calm() {
+        return join_queue(commit, Cow::Owned(batch), options, deadline, timed);
     }
-    join_queue(commit, Cow::Owned(batch), options, timed)
+    let bytes = |batch: &BatchBody| {
+        let bytes = |entry: Entry<'_>| (entry.key.len() + entry.value.len()) as u64;
+        batch.iter().map(bytes).sum::<u64>()
+    };
+    let paid = wait_for_keyspace(commit, keyspace, deadline, || bytes(&batch))?;
+    let paid_bytes = if paid { bytes(&batch) } else { 0 };
+    let written = join_queue(commit, Cow::Owned(batch), options, deadline, timed);
+    written.inspect_err(|error| refund_if_late(commit, error, keyspace.id, paid_bytes))
 }
 
 /// The part of a write after its writer was stalled, if it was. `timed` is when the write began, if
@@ -174,12 +227,15 @@ fn join_queue(
     commit: &Commit,
     batch: Cow<'_, BatchBody>,
     options: WriteOptions,
+    deadline: Option<Instant>,
     timed: Option<Instant>,
 ) -> Result<()> {
     let sync = options.sync || commit.wal.sync_every_write();
-    let result = commit.queue.join(batch, sync, |leader, group, sync| {
-        commit_group(commit, leader, group, sync);
-    });
+    let result = commit
+        .queue
+        .join(batch, sync, deadline, |leader, group, sync| {
+            commit_group(commit, leader, group, sync);
+        });
     record_put(&commit.env, timed);
     match result {
         // Another writer of the group asked for the sync.
@@ -201,9 +257,15 @@ pub(crate) fn write_if(
     options: WriteOptions,
     wanted: impl FnOnce() -> Result<bool>,
 ) -> Result<bool> {
-    wait_for_pressure(commit, batch)?;
+    let deadline = deadline(commit, &options);
+    let paid = wait_for_pressure(commit, batch, deadline)?;
     let sync = options.sync || commit.wal.sync_every_write();
-    let mut lead = commit.lead();
+    let lead = commit.lead_until(deadline);
+    let mut lead = lead.inspect_err(|error| {
+        for id in &paid {
+            refund_if_late(commit, error, *id, bytes_of(batch, *id));
+        }
+    })?;
     let result = wanted().and_then(|wanted| {
         if wanted {
             let timed = count_puts(&commit.env, batch);
@@ -228,104 +290,6 @@ fn record_put(env: &Env, start: Option<Instant>) {
     if let Some(start) = start {
         let time = env.now().since(start);
         env.metrics().put_time.record(time);
-    }
-}
-
-/// Waits, outside the queue, while any keyspace of the batch is over its limits.
-fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
-    commit.env.health().check()?;
-    if let Some((keyspace, _)) = batch.of_one_keyspace() {
-        return wait_for_one(commit, batch, keyspace);
-    }
-    let mut last: Option<KeyspaceId> = None;
-    for entry in batch.iter() {
-        if last != Some(entry.keyspace) {
-            last = Some(entry.keyspace);
-            wait_for_one(commit, batch, entry.keyspace)?;
-        }
-    }
-    Ok(())
-}
-
-/// Waits while keyspace number `id` is over its limits.
-fn wait_for_one(commit: &Commit, batch: &BatchBody, id: KeyspaceId) -> Result<()> {
-    let keyspaces = commit.catalog.keyspaces();
-    if let Some(keyspace) = keyspaces.by_id.get(&id)
-        && (keyspace.is_calm() || passes(&commit.catalog, keyspace))
-    {
-        return Ok(());
-    }
-    drop(keyspaces);
-    let keyspace = commit.catalog.keyspace_by_id(id)?;
-    wait_for_keyspace(commit, &keyspace, || {
-        let own = batch.iter().filter(|e| e.keyspace == id);
-        own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
-    })
-}
-
-#[inline]
-fn passes(catalog: &Catalog, keyspace: &KeyspaceCore) -> bool {
-    pressure::decide(
-        &load_of(catalog, &keyspace.view()),
-        &keyspace.settings().limits,
-    ) == pressure::Decision::Pass
-}
-
-/// Waits while one keyspace is over its limits, for a write that brings it this many `bytes`.
-pub(crate) fn wait_for_keyspace(
-    commit: &Commit,
-    keyspace: &KeyspaceCore,
-    bytes: impl FnOnce() -> u64,
-) -> Result<()> {
-    let decide = || {
-        let load = load_of(&commit.catalog, &keyspace.view());
-        let limits = keyspace.settings().limits;
-        (pressure::decide(&load, &limits), load, limits)
-    };
-    match decide().0 {
-        pressure::Decision::Pass => return Ok(()),
-        pressure::Decision::Stop { .. } => commit.env.work().notify(),
-        // Each write of a slowed writer comes here, and workers that are woken look through all
-        // work that is due. What is due was announced when it became due.
-        pressure::Decision::Slow { .. } => {}
-    }
-    let mut failing = None;
-    let whose = (keyspace.id, &keyspace.name[..]);
-    let env = &commit.env;
-    let began = env.now();
-    let passed = commit.stalls.wait_for(whose, bytes(), decide, || {
-        // A writer that is only slowed down is still admitted.
-        failing = match decide().0 {
-            pressure::Decision::Stop { .. } => {
-                let failing = env.failures().failing_for_good();
-                failing.or_else(|| env.outage().stalled_too_long(began))
-            }
-            _ => None,
-        };
-        failing.is_some() || commit.env.health().check().is_err() || keyspace.is_dropped()
-    });
-    commit.env.health().check()?;
-    keyspace.check()?;
-    match failing {
-        Some(error) => Err(error),
-        None if !passed && commit.stalls.is_cancelled() => Err(Error::new(
-            ErrorKind::Closed,
-            "nothing was written: the write was stalled, and such waits were cancelled",
-        )),
-        None => Ok(()),
-    }
-}
-
-#[inline]
-pub(crate) fn load_of(catalog: &Catalog, view: &KeyspaceView) -> Load {
-    Load {
-        sealed_memtable_count: view.sealed_count as u64,
-        l0_run_count: view.run_count as u64,
-        log_bytes: catalog.log_bytes(),
-        active_bytes: match view.sealed_count {
-            0 => 0,
-            _ => view.active().mem.used_bytes(),
-        },
     }
 }
 
@@ -508,7 +472,7 @@ fn commit_accepted(
         return Ok(());
     }
     let first = leader.next_seq;
-    commit.catalog.reserve_numbers(first + count - 1)?;
+    reserve_numbers(commit, first + count - 1)?;
     // The log is held before the append: a task that computes the log's start meanwhile sees the
     // hold, or an end of the log that does not lie behind the hold.
     let before = commit.wal.end();
@@ -537,6 +501,8 @@ fn commit_accepted(
         ([need], Some(entry)) => need.source.mem.look_ahead(entry.key),
         _ => None,
     };
+    let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
+    let timed = is_timed(before, user_bytes).then(|| commit.env.now());
     let appended = commit
         .wal
         .append(RecordKind::Group, first, count, bodies, sync)
@@ -547,8 +513,10 @@ fn commit_accepted(
                 .for_each(|need| need.source.release_log_if_empty());
         })?;
     let end = appended.end;
+    if before.segment != end.segment || timed.is_some() || !appended.sync_time.is_zero() {
+        count_waits(commit, before, end, timed, &appended);
+    }
     wake_for_supplies(&commit.env, before, end);
-    let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     commit.env.metrics().user_bytes.add_alone(user_bytes as u64);
     leader.next_seq = first + count;
     apply(group, needs, first, ahead).inspect_err(|error| commit.env.health().poison(error))?;
@@ -577,22 +545,78 @@ fn commit_accepted(
     appended.unsynced.map_or(Ok(()), Err)
 }
 
+/// Makes sure that numbers up to `last` may be given.
+#[inline]
+fn reserve_numbers(commit: &Commit, last: u64) -> Result<()> {
+    if last <= commit.catalog.ceiling() {
+        return commit.catalog.reserve_numbers(last);
+    }
+    let start = commit.env.now();
+    let raised = commit.catalog.reserve_numbers(last);
+    commit.stalls.count_turn(StallCause::Ceiling, start);
+    raised
+}
+
+/// One append in this many bytes of the log is timed.
+const TIMED_BYTES: u32 = 64 << 10;
+
+/// An append that takes longer than this is counted as a wait.
+const SLOW: Duration = Duration::from_millis(1);
+
+/// Whether the append of a record with this many bytes at the log's end is timed.
+#[inline]
+fn is_timed(end: Position, bytes: usize) -> bool {
+    let left = TIMED_BYTES - end.offset % TIMED_BYTES;
+    bytes >= left as usize
+}
+
+/// Counts for what the leader waited, and all writers with it, while it appended its record.
+#[cold]
+fn count_waits(
+    commit: &Commit,
+    before: Position,
+    end: Position,
+    timed: Option<Instant>,
+    appended: &Appended,
+) {
+    let mut waited = appended.sync_time;
+    if !waited.is_zero() {
+        commit.stalls.count_turn_of(StallCause::LogSync, waited);
+    }
+    if before.segment != end.segment {
+        let wait = commit.wal.switch_wait();
+        if !wait.is_zero() {
+            commit.stalls.count_turn_of(StallCause::LogSegment, wait);
+        }
+        waited += wait;
+    }
+    if let Some(start) = timed {
+        let written = commit.env.now().since(start).saturating_sub(waited);
+        if written > SLOW {
+            commit.stalls.count_turn_of(StallCause::LogWrite, written);
+        }
+    }
+}
+
 /// The size from which on a log segment is worth preparing before the leader needs it, in bytes.
 const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 
-/// Wakes the maintenance task at the start of a segment and in the middle of a segment of the full
-/// size. The next segment and the next arena must be ready before a leader needs them; otherwise
-/// writers wait while 64 MiB are zeroed or faulted in.
+/// Wakes the task of supplies at the start of a segment and at a quarter of a segment of the full
+/// size, and maintenance at the start.
 #[inline]
 fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     // A leader makes a small segment itself.
     if env.options().log_segment_bytes < SUPPLY_MIN_BYTES {
         return;
     }
-    let half = env.options().log_segment_bytes / 2;
-    let late = |p: Position| u64::from(p.offset) >= half;
-    if before.segment != end.segment || late(before) != late(end) {
+    let quarter = env.options().log_segment_bytes / 4;
+    let late = |p: Position| u64::from(p.offset) >= quarter;
+    let is_new = before.segment != end.segment;
+    if is_new {
         env.maintenance().notify();
+    }
+    if is_new || late(before) != late(end) {
+        env.supplies().notify();
     }
 }
 

@@ -1,8 +1,9 @@
 //! The write rate of a keyspace whose writers are slowed down: how many bytes a second it admits,
 //! and in which order its writers get them.
 //!
-//! A [`WriteRate`] is used while `stall_policy` is `slowdown` and
-//! [`crate::types::pressure::decide`] says `Slow`. The rate is
+//! A [`WriteRate`] is used when [`crate::types::pressure::decide`] says `Slow` or `Pace`. With
+//! `Pace` (`stall_policy` is `redirect`) the rate is a part of the rate of the flushes. With `Slow`
+//! (`slowdown` and `adoc`) it is
 //! `base * (4/5)^(debt - debt at the beginning) * (1 - pressure)`. *Base* is the speed at which
 //! writers filled memtables before they were slowed down. *Debt* is the number of sealed memtables
 //! and level-0 runs. *Pressure* is how far the load has come from the threshold where slowing
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use siltstone_storage::Instant;
 
-use crate::types::pressure::Nearness;
+use crate::types::pressure::{Nearness, StallCause};
 use siltstone_storage::token_bucket::TokenBucket;
 
 /// The most tokens that a pause saves up, as time at the full rate.
@@ -63,14 +64,24 @@ const REMEMBERED: usize = 4;
 /// What a batch costs beside its bytes, so that small batches are not nearly free.
 const BATCH_BYTES: u64 = 64;
 
+/// The longest time that the batches after a large one pay for it.
+const DEBT_MAX: Duration = Duration::from_secs(1);
+
 /// The longest time after which a writer that waits asks again.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The tokens that a batch of `bytes` costs.
+fn cost(bytes: u64) -> u64 {
+    bytes.saturating_add(BATCH_BYTES)
+}
 
 /// The answer to a writer that asks whether it may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// It may go on, and its bytes are paid for.
     Go,
+    /// It may go on without paying.
+    GoFree,
     /// It must ask again after this time, or when another writer has gone on.
     Wait(Duration),
 }
@@ -104,6 +115,10 @@ pub(crate) struct WriteRate {
     turn: u64,
     next_number: u64,
     waiting: BTreeSet<Ticket>,
+    /// When a writer was last limited to a part of the rate of the flushes, or stopped.
+    pub(crate) paced: Option<Instant>,
+    /// Why that was, and the limit that was reached.
+    pub(crate) last: (StallCause, u64),
 }
 
 impl WriteRate {
@@ -117,6 +132,8 @@ impl WriteRate {
             turn: 0,
             next_number: 0,
             waiting: BTreeSet::new(),
+            paced: None,
+            last: (StallCause::MemtableSlowdown, 0),
         }
     }
 
@@ -176,8 +193,8 @@ impl WriteRate {
         ((rate * u128::from(left) / 1000) as u64).max(LEAST_BYTES_PER_S)
     }
 
-    /// Whether a writer with a batch of `bytes` may go on. The first call fills in the `ticket`,
-    /// and the writer passes it again until it may go on or calls [`WriteRate::give_back`].
+    /// Whether a writer with a batch of `bytes` may go on, with writers that are this near to the
+    /// limits.
     pub(crate) fn ask(
         &mut self,
         now: Instant,
@@ -186,20 +203,37 @@ impl WriteRate {
         ticket: &mut Option<Ticket>,
     ) -> Turn {
         let rate = self.rate(now, near);
+        self.ask_at(now, rate, bytes, ticket)
+    }
+
+    /// As [`WriteRate::ask_at`], but those behind a large batch pay for one second of it at most.
+    pub(crate) fn ask_in_steps(
+        &mut self,
+        now: Instant,
+        rate: u64,
+        bytes: u64,
+        ticket: &mut Option<Ticket>,
+    ) -> Turn {
+        let turn = self.ask_at(now, rate, bytes, ticket);
+        self.tokens
+            .limit_debt(DEBT_MAX, rate.max(LEAST_BYTES_PER_S));
+        turn
+    }
+
+    /// Whether a writer with a batch of `bytes` may go on at this rate, in bytes a second. The
+    /// first call fills in the `ticket`, and the writer passes it again until it may go on or calls
+    /// [`WriteRate::give_back`].
+    fn ask_at(&mut self, now: Instant, rate: u64, bytes: u64, ticket: &mut Option<Ticket>) -> Turn {
+        let rate = rate.max(LEAST_BYTES_PER_S);
+        self.slowed = true;
         self.tokens.fill(now, rate);
-        let cost = bytes.saturating_add(BATCH_BYTES);
         // A writer that has not begun to wait ignores a few missing tokens, so that small batches
         // do not wait a few microseconds each.
         let ignored = match ticket {
             None if self.waiting.is_empty() => IGNORED,
             _ => Duration::ZERO,
         };
-        let own = *ticket.get_or_insert_with(|| {
-            self.next_number += 1;
-            let own = Ticket(self.turn.saturating_add(cost), self.next_number);
-            self.waiting.insert(own);
-            own
-        });
+        let own = self.line_up(bytes, ticket);
         if self.waiting.first() != Some(&own) {
             // The writer before it wakes the others when it goes on.
             return Turn::Wait(FORGOTTEN_AFTER / 2);
@@ -207,10 +241,38 @@ impl WriteRate {
         if self.tokens.owes_more_than(ignored, rate) {
             return Turn::Wait(self.tokens.debt_takes(rate).min(ASK_INTERVAL));
         }
-        self.tokens.spend(cost);
+        self.tokens.spend(cost(bytes));
         self.turn = own.0;
         self.give_back(ticket);
         Turn::Go
+    }
+
+    /// Gives a writer its place among those who wait, unless it has one.
+    pub(crate) fn line_up(&mut self, bytes: u64, ticket: &mut Option<Ticket>) -> Ticket {
+        *ticket.get_or_insert_with(|| {
+            self.next_number += 1;
+            let own = Ticket(self.turn.saturating_add(cost(bytes)), self.next_number);
+            self.waiting.insert(own);
+            own
+        })
+    }
+
+    /// Whether a writer with a batch of `bytes` may go on although nothing is limited: when those
+    /// before it have gone on.
+    pub(crate) fn next_in_line(&mut self, bytes: u64, ticket: &mut Option<Ticket>) -> Turn {
+        let own = self.line_up(bytes, ticket);
+        if self.waiting.first() != Some(&own) {
+            // The writer before it wakes the others when it goes on.
+            return Turn::Wait(FORGOTTEN_AFTER / 2);
+        }
+        self.turn = own.0;
+        self.give_back(ticket);
+        Turn::GoFree
+    }
+
+    /// A batch that was admitted was not written.
+    pub(crate) fn refund(&mut self, bytes: u64) {
+        self.tokens.give_back(cost(bytes));
     }
 
     /// The writer waits no longer. Returns true if another writer waits.
@@ -263,7 +325,7 @@ mod tests {
                 went = false;
                 for (i, batch) in batches.iter().enumerate() {
                     match write_rate.ask(now, near, *batch, &mut tickets[i]) {
-                        Turn::Go => (bytes[i] += batch, went = true).1,
+                        Turn::Go | Turn::GoFree => (bytes[i] += batch, went = true).1,
                         Turn::Wait(turn) => wait = wait.min(turn),
                     }
                 }

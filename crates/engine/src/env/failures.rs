@@ -110,19 +110,24 @@ impl Failures {
     /// The last error, if [`FAILING_NOW`] or more flushes in a row have failed, or that many
     /// compactions. For the statistics, which wait for nothing.
     pub(crate) fn failing_now(&self) -> Option<Error> {
-        self.last_if_any_kind_failed(FAILING_NOW)
+        self.last_if_any_failed(&[JobKind::Flush, JobKind::Compaction], FAILING_NOW)
     }
 
     /// The error for a stalled writer, if [`LASTING_FAILURES`] or more flushes in a row have
-    /// failed, or that many compactions.
-    pub(crate) fn failing_for_good(&self) -> Option<Error> {
-        let error = self.last_if_any_kind_failed(LASTING_FAILURES)?;
+    /// failed, or that many compactions. With `flushes_only`, failures of compactions do not count.
+    pub(crate) fn failing_for_good(&self, flushes_only: bool) -> Option<Error> {
+        let kinds = match flushes_only {
+            true => &[JobKind::Flush][..],
+            false => &[JobKind::Flush, JobKind::Compaction],
+        };
+        let error = self.last_if_any_failed(kinds, LASTING_FAILURES)?;
         Some(error.context("writes wait for background jobs, and those fail"))
     }
 
-    fn last_if_any_kind_failed(&self, times: u32) -> Option<Error> {
+    fn last_if_any_failed(&self, kinds: &[JobKind], times: u32) -> Option<Error> {
         let counts = self.counts.lock();
-        let fails = counts.by_kind.iter().any(|&failed| failed >= times);
+        let has_failed = |kind: &JobKind| counts.by_kind[*kind as usize] >= times;
+        let fails = kinds.iter().any(has_failed);
         fails.then(|| counts.last.clone()).flatten()
     }
 }

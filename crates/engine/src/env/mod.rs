@@ -17,7 +17,7 @@ pub(crate) mod session;
 pub(crate) mod table_files;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use siltstone_storage::{Epoch, Instant, Lease, Mutex, Runtime};
@@ -66,6 +66,9 @@ pub(crate) struct Env {
     /// Ingests that are bringing files in, for which a close waits.
     ingests: IngestsInFlight,
     closing: AtomicBool,
+    /// Free bytes where tables are written, as maintenance found last; the maximum if they are not
+    /// known.
+    free_bytes: AtomicU64,
     /// Failures of flushes and compactions.
     failures: Failures,
     /// Notified if a flush or a compaction may have become possible, and if the store closes.
@@ -80,6 +83,9 @@ pub(crate) struct Env {
     /// Notified if something must be prepared, deleted or tried again, and if the store closes. The
     /// maintenance task waits for it.
     maintenance: Notify,
+    /// Notified if a log segment or an arena will be needed soon, and if the store closes. The task
+    /// of supplies waits for it.
+    supplies: Notify,
     /// Notified if the tasks must end. Tasks that pause after a failure wait for it.
     ending: Notify,
 }
@@ -121,11 +127,13 @@ impl Env {
             metrics: of.metrics,
             ingests: IngestsInFlight::new(&runtime),
             closing: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(u64::MAX),
             failures: Failures::new(&runtime),
             work: Notify::new(&runtime),
             job_ended: Notify::new(&runtime),
             pressure: Arc::new(Notify::new(&runtime)),
             maintenance: Notify::new(&runtime),
+            supplies: Notify::new(&runtime),
             ending: Notify::new(&runtime),
             runtime,
         }
@@ -232,6 +240,11 @@ impl Env {
     }
 
     #[inline]
+    pub(crate) fn supplies(&self) -> &Notify {
+        &self.supplies
+    }
+
+    #[inline]
     pub(crate) fn ending(&self) -> &Notify {
         &self.ending
     }
@@ -245,6 +258,18 @@ impl Env {
     /// Repeats the deletions that failed. Returns the names of the files that are gone now.
     pub(crate) fn delete_again(&self) -> Vec<String> {
         self.guards.delete_again(self.epoch)
+    }
+
+    /// Free bytes where tables are written, if they are known, as of the last second.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let free = self.free_bytes.load(Ordering::Relaxed);
+        Some(free).filter(|free| *free != u64::MAX)
+    }
+
+    /// Notes the free bytes where tables are written.
+    pub(crate) fn set_free_bytes(&self, free: Option<u64>) {
+        self.free_bytes
+            .store(free.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Whether the store is being closed.

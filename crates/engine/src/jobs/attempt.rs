@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{ReadPurpose, Storage, planted};
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, PartDone, Progress};
@@ -175,6 +175,8 @@ impl JobRunner {
                 // Writers wait for flushes, so flushes do not wait.
                 waits: begun.compared.is_none(),
                 progress: attempt.progress.clone(),
+                relief: begun.relief.clone(),
+                reported_bytes: AtomicU64::new(0),
             })),
             handover: begun.handover.clone(),
             part_listener: None,

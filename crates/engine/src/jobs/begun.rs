@@ -13,6 +13,7 @@ use siltstone_table::exec::{Handover, Inputs, StreamSource};
 use siltstone_table::job::verify::Sample;
 use siltstone_table::job::{Job, OutputPrefix};
 
+use crate::env::notify::Notify;
 use crate::jobs::sides::SideId;
 
 /// See the module.
@@ -28,6 +29,16 @@ pub(crate) struct Begun {
     left_count: usize,
     /// The sides that may have made tables in the handover, other than the host's own executor.
     left_by: BTreeSet<SideId>,
+    /// For a flush: whom its progress wakes.
+    pub(crate) relief: Option<Relief>,
+}
+
+/// Wakes writers that wait for the memory of memtables while a flush progresses.
+#[derive(Clone)]
+pub(crate) struct Relief {
+    pub(crate) pressure: Arc<Notify>,
+    /// They are woken each time when the job has read and written this many bytes.
+    pub(crate) every_bytes: u64,
 }
 
 impl Begun {
@@ -45,6 +56,7 @@ impl Begun {
             handover: None,
             left_count: 0,
             left_by: BTreeSet::new(),
+            relief: None,
         }
     }
 
@@ -56,6 +68,7 @@ impl Begun {
             handover: Some(Arc::new(handover)),
             left_count: 0,
             left_by: BTreeSet::new(),
+            relief: None,
         }
     }
 

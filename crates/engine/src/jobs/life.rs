@@ -17,11 +17,12 @@ use siltstone_storage::Instant;
 use siltstone_table::exec::RemarkListener;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
+use crate::commit::detector::Happened;
 use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
-use crate::jobs::begun::Begun;
+use crate::jobs::begun::{Begun, Relief};
 use crate::jobs::carry_over::CarryOver;
 use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
@@ -34,7 +35,7 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
 use crate::types::error::{Error, Result};
-use crate::types::options::DirectIo;
+use crate::types::options::{DirectIo, StallPolicy};
 
 /// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
@@ -83,7 +84,14 @@ impl Jobs {
                 What::Flush(source) => {
                     let settings = work.keyspace.load_settings();
                     let spec = self.flush_spec(&work.keyspace, source, &settings);
-                    self.runner.begin_flush(&spec)
+                    let redirects = settings.limits.policy == StallPolicy::Redirect;
+                    self.runner.begin_flush(&spec).map(|mut begun| {
+                        begun.relief = redirects.then(|| Relief {
+                            pressure: self.env.pressure().clone(),
+                            every_bytes: (source.mem.used_bytes() / RELIEFS).max(1),
+                        });
+                        begun
+                    })
                 }
                 What::Compaction(compaction) => {
                     Some(self.begin_compaction(&work.keyspace, compaction, side))
@@ -94,6 +102,9 @@ impl Jobs {
         let output = self.runner.next_prefix();
         work.last_output = Some(output.clone());
         work.stage.set(Stage::Running);
+        if let What::Flush(source) = &work.what {
+            source.begin_flush(self.env.now(), &work.progress);
+        }
         Some(Attempt {
             side,
             output,
@@ -347,6 +358,16 @@ impl Jobs {
         }
         let out_bytes = outcome.tables.iter().map(|t| t.file_bytes).sum();
         let installed = self.install(work, outcome.tables)?;
+        if let What::Flush(source) = &work.what {
+            let memtable_bytes = work.keyspace.limits().memtable_bytes;
+            let bytes = source.mem.used_bytes();
+            self.commit.stalls().flushed(start, bytes, memtable_bytes);
+        }
+        let happened = match &work.what {
+            What::Flush(source) => Happened::Flushed(source.mem.used_bytes()),
+            What::Compaction(_) => Happened::Nothing,
+        };
+        self.commit.observe(&work.keyspace, happened);
         let made = Made {
             counters: outcome.counters,
             tables: installed,
@@ -364,6 +385,9 @@ impl Jobs {
         self.wal.sync_log_for_background(source.last_position())
     }
 }
+
+/// How many times a flush wakes the writers that wait for the memory of its memtable.
+const RELIEFS: u64 = 64;
 
 /// After a job of this size, free pages are given back to the system.
 const LARGE_JOB_BYTES: u64 = 4 << 20;

@@ -33,6 +33,7 @@ pub(crate) mod wait;
 pub(crate) mod work;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use siltstone_storage::Mutex;
 
@@ -55,6 +56,8 @@ pub(crate) struct Jobs {
     runner: JobRunner,
     schedule: Mutex<Schedule>,
     leftovers: Leftovers,
+    /// See [`Jobs::compactions_max`]; 0 if there is no limit.
+    compactions_max: AtomicU32,
 }
 
 impl Jobs {
@@ -69,7 +72,20 @@ impl Jobs {
             catalog: commit.catalog().clone(),
             commit: commit.clone(),
             runner,
+            compactions_max: AtomicU32::new(0),
         }
+    }
+
+    /// The most compactions that the host runs at once, if the policy `adoc` limits them.
+    pub(crate) fn compactions_max(&self) -> Option<u32> {
+        let most = self.compactions_max.load(Ordering::Relaxed);
+        (most > 0).then_some(most)
+    }
+
+    /// Sets the most compactions that the host runs at once.
+    pub(crate) fn set_compactions_max(&self, most: Option<u32>) {
+        self.compactions_max
+            .store(most.unwrap_or(0), Ordering::Relaxed);
     }
 
     #[inline]

@@ -2,11 +2,13 @@
 //!
 //! Executors report the bytes that they have read and written since their last report
 //! ([`Throttle`]). A compaction then waits until the bucket is out of debt. A flush does not wait,
-//! but its bytes count, so compactions wait longer. Reports follow the reads and writes, so the
+//! but its bytes count, so compactions wait longer. Flushes take at most half of the rate, so
+//! compactions always get the other half, and level 0 does not grow without end. Reports follow the reads and writes, so the
 //! sums are exact and no size has to be known in advance.
 //!
 //! Invariants: over any span of time, compactions read and write at most the rate times the span,
-//! plus [`BURST`] at that rate, plus one report's bytes for each task. Waits use the runtime's
+//! plus [`BURST`] at that rate, plus one report's bytes for each task; and if they wait, they read
+//! and write at least half of that. Waits use the runtime's
 //! clock, end when the job should end, and notice a changed rate.
 //!
 //! Threading: one mutex, taken once per block of a job; nothing is called under it.
@@ -15,24 +17,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Condvar, Mutex, Runtime};
+use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 use siltstone_table::exec::{Progress, Throttle};
 
+use crate::jobs::begun::Relief;
 use crate::types::metrics::Counter;
 use siltstone_storage::token_bucket::TokenBucket;
 
 /// The burst that is allowed after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(100);
 
+/// The burst of flushes that is counted after a pause, as time at half of the rate.
+const FLUSH_BURST: Duration = Duration::from_secs(2);
+
 /// The interval at which a wait checks whether the job should end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+struct Buckets {
+    /// What compactions wait for.
+    all: TokenBucket,
+    /// What flushes may take from it: it fills at half of the rate.
+    flushes: TokenBucket,
+}
+
+impl Buckets {
+    fn fill(&mut self, now: Instant, bytes_per_s: u64) {
+        self.all.fill(now, bytes_per_s);
+        self.flushes.fill(now, bytes_per_s / 2);
+    }
+}
 
 /// See the module.
 pub(crate) struct RateLimiter {
     runtime: Runtime,
     /// 0 means no limit.
     bytes_per_s: AtomicU64,
-    bucket: Mutex<TokenBucket>,
+    buckets: Mutex<Buckets>,
     changed: Condvar,
     /// Bytes that jobs read and wrote while there was a limit.
     pub(crate) limited_bytes: Counter,
@@ -46,7 +66,10 @@ impl RateLimiter {
         Arc::new(RateLimiter {
             runtime: runtime.clone(),
             bytes_per_s: AtomicU64::new(bytes_per_s),
-            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
+            buckets: runtime.mutex(Buckets {
+                all: TokenBucket::new(runtime.now(), BURST),
+                flushes: TokenBucket::new(runtime.now(), FLUSH_BURST),
+            }),
             changed: runtime.condvar(),
             limited_bytes: Counter::default(),
             wait_count: Counter::default(),
@@ -61,12 +84,13 @@ impl RateLimiter {
 
     /// Changes the rate, also for waits that have begun.
     pub(crate) fn set(&self, bytes_per_s: u64) {
-        let mut bucket = self.bucket.lock();
+        let mut buckets = self.buckets.lock();
         // The time until now is credited at the old rate.
-        bucket.fill(self.runtime.now(), self.bytes_per_s());
+        buckets.fill(self.runtime.now(), self.bytes_per_s());
         self.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
         if bytes_per_s == 0 {
-            bucket.clear();
+            buckets.all.clear();
+            buckets.flushes.clear();
         }
         self.changed.notify_all();
     }
@@ -77,27 +101,31 @@ impl RateLimiter {
             return;
         }
         self.limited_bytes.add(bytes);
-        let mut bucket = self.bucket.lock();
-        bucket.fill(self.runtime.now(), self.bytes_per_s());
-        bucket.spend(bytes);
-        if !waits || !bucket.is_in_debt() {
+        let mut buckets = self.buckets.lock();
+        buckets.fill(self.runtime.now(), self.bytes_per_s());
+        let counted = match waits {
+            true => bytes,
+            false => buckets.flushes.take(bytes),
+        };
+        buckets.all.spend(counted);
+        if !waits || !buckets.all.is_in_debt() {
             return;
         }
         let begin = self.runtime.now();
-        while bucket.is_in_debt() {
+        while buckets.all.is_in_debt() {
             // `stop` comes from the executor, so it is not called under the lock.
-            drop(bucket);
+            drop(buckets);
             let is_stopped = stop();
-            bucket = self.bucket.lock();
+            buckets = self.buckets.lock();
             let rate = self.bytes_per_s();
             if is_stopped || rate == 0 {
                 break;
             }
-            let wait = bucket.debt_takes(rate).min(STOP_CHECK_INTERVAL);
-            bucket = self.changed.wait_timeout(bucket, wait).0;
-            bucket.fill(self.runtime.now(), self.bytes_per_s());
+            let wait = buckets.all.debt_takes(rate).min(STOP_CHECK_INTERVAL);
+            buckets = self.changed.wait_timeout(buckets, wait).0;
+            buckets.fill(self.runtime.now(), self.bytes_per_s());
         }
-        drop(bucket);
+        drop(buckets);
         self.wait_count.add(1);
         let waited = self.runtime.now().since(begin);
         self.wait_us.add(waited.as_micros() as u64);
@@ -111,10 +139,20 @@ pub(crate) struct Spender {
     pub(crate) waits: bool,
     /// A wait for the rate counts as a sign of life here.
     pub(crate) progress: Arc<Progress>,
+    /// Whom the progress of a flush wakes.
+    pub(crate) relief: Option<Relief>,
+    /// Bytes that were reported.
+    pub(crate) reported_bytes: AtomicU64,
 }
 
 impl Throttle for Spender {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+        let before = self.reported_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(relief) = &self.relief
+            && before / relief.every_bytes != before.saturating_add(bytes) / relief.every_bytes
+        {
+            relief.pressure.notify();
+        }
         let stop = || {
             self.progress.beat();
             stop()
@@ -132,6 +170,8 @@ impl Throttle for Spender {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use siltstone_storage::sim::{SimConfig, run};
 
     use super::*;
@@ -180,12 +220,41 @@ mod tests {
     fn flushes_do_not_wait_and_compactions_pay_for_them() {
         simulated(|rt| {
             let limit = RateLimiter::new(&rt, 1_000_000);
+            rt.sleep(Duration::from_secs(3600));
             let begin = rt.now();
+            // Of these, the bytes of two seconds at half of the rate count.
             limit.spend(2_000_000, false, &|| false);
             assert_eq!(rt.now(), begin);
             limit.spend(1, true, &|| false);
             let took = rt.now().since(begin).as_millis();
-            assert!((1_999..=2_001).contains(&took), "{took} ms");
+            assert!((899..=901).contains(&took), "{took} ms");
+        });
+    }
+
+    #[test]
+    fn beside_flushes_compactions_get_half_of_the_rate() {
+        simulated(|rt| {
+            let limit = RateLimiter::new(&rt, 1_000_000);
+            let over = Arc::new(AtomicBool::new(false));
+            let flushes = {
+                let (of_task, limit, over) = (rt.clone(), limit.clone(), over.clone());
+                let flush = move || {
+                    while !over.load(Ordering::Relaxed) {
+                        limit.spend(200_000, false, &|| false);
+                        of_task.sleep(Duration::from_millis(100));
+                    }
+                };
+                rt.spawn("flushes", flush).unwrap()
+            };
+            let begin = rt.now();
+            let mut bytes = 0;
+            while rt.now().since(begin) < Duration::from_secs(20) {
+                limit.spend(50_000, true, &|| false);
+                bytes += 50_000;
+            }
+            over.store(true, Ordering::Relaxed);
+            flushes.join().unwrap();
+            assert!((9_500_000..=10_500_000).contains(&bytes), "{bytes}");
         });
     }
 
@@ -196,6 +265,8 @@ mod tests {
                 limit: RateLimiter::new(&rt, 1000),
                 waits: true,
                 progress: Arc::default(),
+                relief: None,
+                reported_bytes: AtomicU64::new(0),
             };
             let progress = spender.progress.clone();
             let task = rt

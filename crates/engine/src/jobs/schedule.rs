@@ -31,6 +31,7 @@ use crate::jobs::host_use::HostUse;
 use crate::jobs::sides::SideId;
 use crate::jobs::take::PickState;
 use crate::jobs::take::answers::{Answers, PickKey};
+use crate::jobs::take::flush_order::FlushOrder;
 use crate::jobs::take::queues::Memory;
 use crate::jobs::work::{Described, Placed, RemarkCell, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
@@ -45,7 +46,7 @@ use crate::types::limits::KeyspaceId;
 /// Work that has not ended, as the rest of the store sees it.
 pub(super) struct Running {
     id: u64,
-    kind: JobKind,
+    pub(super) kind: JobKind,
     keyspace: KeyspaceId,
     pub(super) name: String,
     pub(super) described: Described,
@@ -140,6 +141,8 @@ pub(crate) struct Schedule {
     overlaps: LiteMap<KeyspaceId, Overlaps>,
     /// The last picks of each keyspace.
     last_picked: LiteMap<KeyspaceId, LastPicked>,
+    /// Whose memtable is flushed next.
+    pub(super) flush_order: FlushOrder,
     /// What is remembered about the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
     /// What the executors have said about works.
@@ -172,6 +175,7 @@ impl Schedule {
             paused: false,
             overlaps: LiteMap::new(),
             last_picked: LiteMap::new(),
+            flush_order: FlushOrder::default(),
             queues: Memory::default(),
             answers: Answers::default(),
             host_use: HostUse::default(),
@@ -259,6 +263,8 @@ impl Schedule {
         let reservation = match &work.what {
             What::Flush(source) => {
                 source.flushing.store(true, Ordering::Release);
+                let bytes = source.mem.used_bytes();
+                self.flush_order.begun(work.keyspace.id, bytes);
                 None
             }
             What::Compaction(compaction) => {
@@ -306,6 +312,9 @@ impl Schedule {
     /// Marks the work as waiting for another attempt.
     fn unplace(&mut self, work: &Work) {
         work.stage.set(Stage::Reserved);
+        if let What::Flush(source) = &work.what {
+            source.end_flush();
+        }
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
             running.placed = None;
             running.progress = work.progress.clone();
@@ -471,6 +480,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
         ..
     }) = &work
     {
+        source.end_flush();
         source.flushing.store(false, Ordering::Release);
     }
     // This is checked again under the lock, because a task that cancels jobs looks for returned
@@ -512,6 +522,7 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     if schedule.running.len() < before
         && let Some(memtable) = reserved.memtable.upgrade()
     {
+        memtable.end_flush();
         memtable.flushing.store(false, Ordering::Release);
     }
     drop(schedule);

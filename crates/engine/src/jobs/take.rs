@@ -15,17 +15,20 @@
 //! Threading: the schedule's mutex; no I/O under it.
 
 pub(super) mod answers;
+pub(super) mod flush_order;
 pub(super) mod queues;
 mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted;
+
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
-use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, with_range_deletes};
+use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
 pub(super) use crate::jobs::take::state::PickState;
@@ -33,16 +36,13 @@ use crate::jobs::work::{Described, Placed, Reason, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, Reservation};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
-use crate::types::options::ThirdScore;
+use crate::types::options::{StallPolicy, ThirdScore};
 
 /// The kind of task that takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
     /// A worker runs work on the host.
-    Worker {
-        /// The worker takes no compactions, so that no memtable waits for one.
-        flush_only: bool,
-    },
+    Worker(Role),
     /// A placer only starts work on sides other than the host.
     Placer {
         /// The placer looks at all work even if no slot is free, so that statistics show waiting
@@ -50,6 +50,25 @@ pub(crate) enum Taker {
         anyway: bool,
     },
 }
+
+/// The work that a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Everything.
+    All,
+    /// Only flushes, so that no memtable waits for a compaction.
+    Flushes,
+    /// Flushes, while `stall_policy` is `redirect` and the other tasks do not suffice: two memtables
+    /// wait or are being flushed, or no other task takes only flushes. If another task takes only
+    /// flushes and there is no flush to do, small merges within level 0.
+    MoreFlushes,
+    /// Everything, while the policy is `adoc`. Then the worker ends.
+    Tuned,
+}
+
+/// A merge within level 0 that a task of the role [`Role::MoreFlushes`] takes has at most as many
+/// bytes as this number of memtables.
+const SMALL_MERGE_MEMTABLES: u64 = 8;
 
 /// A search looks at no further flush after it has left this many of them in the tree, and at no
 /// further compaction after it has left twice as many. Of each keyspace it looks at fewer
@@ -189,14 +208,21 @@ impl Round<'_> {
         {
             return Found::Nothing;
         }
+        if self.taker == Taker::Worker(Role::MoreFlushes) {
+            return self.more_flushes(&mut schedule, &map);
+        }
         if let Some(found) = self.flushes(&mut schedule, &map) {
             return found;
         }
         if !schedule.runs(JobKind::Flush) && self.waiting.is_empty() {
             jobs.env.failures().forget_kind(JobKind::Flush);
         }
-        if self.taker == (Taker::Worker { flush_only: true }) {
+        let flushes_only = self.taker == Taker::Worker(Role::Flushes);
+        if flushes_only && !planted!(CompactionsTakeAllTasks) {
             return Found::Nothing;
+        }
+        if !self.may_compact(&schedule) {
+            return self.nothing(&mut schedule);
         }
         if schedule.paused {
             let given_up = schedule.give_up(|work| work.kind() == JobKind::Compaction);
@@ -297,12 +323,15 @@ impl Round<'_> {
         Found::Nothing
     }
 
-    /// Goes through returned flushes, and then through the sealed memtables of each keyspace, the
-    /// oldest first.
+    /// Goes through returned flushes, and then through the sealed memtables, in the order of their
+    /// turns ([`flush_order`]). While the log is too long, those that hold its oldest quarter come
+    /// first.
     fn flushes(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
         if let Some(found) = self.returned(schedule, JobKind::Flush) {
             return Some(found);
         }
+        let mut due = Vec::new();
+        let oldest = self.jobs.catalog.overdue_log();
         for keyspace in map.by_id.values() {
             // The keyspace's create edit must be durable first. A notification follows that edit.
             if !keyspace.is_created() {
@@ -312,17 +341,72 @@ impl Round<'_> {
             let is_free = |m: &&Arc<MemSource>| {
                 !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire)
             };
-            for source in view.sealed().rev().filter(is_free) {
-                let found = self.start(schedule, keyspace, What::Flush(source.clone()));
-                if found.is_some() {
-                    return found;
-                }
-                if self.waiting.len() >= LEFT_MAX {
-                    return None;
-                }
+            let sealed: Vec<_> = view.sealed().rev().filter(is_free).cloned().collect();
+            let bytes = sealed.iter().map(|source| source.mem.used_bytes());
+            let turns: Vec<u64> = schedule.flush_order.turns(keyspace.id, bytes).collect();
+            for (source, turn) in sealed.into_iter().zip(turns) {
+                let position = source.first_position();
+                let is_overdue = position.is_some_and(|p| oldest.is_some_and(|end| p <= end));
+                due.push((!is_overdue, turn, keyspace, source));
+            }
+        }
+        due.sort_by_key(|(is_later, turn, _, source)| (*is_later, *turn, source.id));
+        for (_, _, keyspace, source) in due {
+            let found = self.start(schedule, keyspace, What::Flush(source));
+            if found.is_some() {
+                return found;
+            }
+            if self.waiting.len() >= LEFT_MAX {
+                return None;
             }
         }
         None
+    }
+
+    /// Whether the policy `adoc` lets this task begin a compaction now.
+    fn may_compact(&self, schedule: &Schedule) -> bool {
+        let (Taker::Worker(_), Some(most)) = (self.taker, self.jobs.compactions_max()) else {
+            return true;
+        };
+        let host = self.jobs.runner.sides.host();
+        let of_host = |r: &&Running| r.placed.as_ref().is_some_and(|p| p.side == host);
+        let compactions = schedule.running().iter().filter(of_host);
+        let count = compactions
+            .filter(|r| r.kind == JobKind::Compaction)
+            .count();
+        count < most as usize
+    }
+
+    /// The work of the role [`Role::MoreFlushes`].
+    fn more_flushes(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Found {
+        let env = &self.jobs.env;
+        let redirects = env.live().stall_policy == StallPolicy::Redirect;
+        if !redirects || planted!(CompactionsTakeAllTasks) {
+            return Found::Nothing;
+        }
+        let has_own_task = env.options().background_tasks > 1;
+        let sealed = map.by_id.values().map(|k| k.view().sealed_count);
+        if sealed.sum::<usize>() > usize::from(has_own_task) {
+            return self.flushes(schedule, map).unwrap_or(Found::Nothing);
+        }
+        // Without a task that takes only flushes, the next memtable would wait for the merge.
+        if !has_own_task || schedule.paused {
+            return Found::Nothing;
+        }
+        for keyspace in in_turn(map, schedule.turn) {
+            let settings = keyspace.settings();
+            if keyspace.view().l0_depth < settings.pick.l0_intra_count {
+                continue;
+            }
+            let most = SMALL_MERGE_MEMTABLES * settings.limits.memtable_bytes;
+            let pick = |schedule: &Schedule, state: &PickState| {
+                pick::pick_within_level0(&state.due_input(schedule), most)
+            };
+            if let Some(found) = self.compactions(schedule, keyspace, Reason::Due, pick) {
+                return found;
+            }
+        }
+        Found::Nothing
     }
 
     /// Goes through the returned work of one kind.
@@ -399,7 +483,7 @@ impl Round<'_> {
                 || self.taker == (Taker::Placer { anyway: true });
         }
         let takes_host = match self.taker {
-            Taker::Worker { .. } => !self.is_occupied(schedule, host),
+            Taker::Worker(_) => !self.is_occupied(schedule, host),
             Taker::Placer { anyway } => anyway,
         };
         takes_host || others.any(|(id, _)| !self.is_occupied(schedule, id))
@@ -526,7 +610,7 @@ impl Round<'_> {
     /// Decides whether the work starts now, and on which side.
     fn place(&mut self, schedule: &Schedule, work: &Work, answers: Option<&Vec<Answer>>) -> Step {
         let host = self.jobs.runner.sides.host();
-        let is_worker = matches!(self.taker, Taker::Worker { .. });
+        let is_worker = matches!(self.taker, Taker::Worker(_));
         let mut placed = Placed {
             side: host,
             begun: self.jobs.env.now(),
@@ -637,7 +721,7 @@ impl Round<'_> {
                 (false, _) => side.slots,
                 (true, Taker::Placer { .. }) => workers as usize,
                 // The calling worker is free, so the host has at least one free slot.
-                (true, Taker::Worker { .. }) => (workers as usize).max(running.len() + 1),
+                (true, Taker::Worker(_)) => (workers as usize).max(running.len() + 1),
             };
             SideView {
                 running,

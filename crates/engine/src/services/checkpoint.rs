@@ -83,7 +83,7 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
     commit.env().runtime().yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
     let (published, end) = (commit.tree().snapshots().published(), commit.wal().end());
-    lead.finish();
+    commit.finish(lead);
     sealed?;
     Ok(Moment {
         published,

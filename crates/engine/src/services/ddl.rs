@@ -137,7 +137,7 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     };
     let announced = dropped?;
     cancel_keyspace(jobs, keyspace.id);
-    commit.stalls().forget(keyspace.id);
+    commit.forget(keyspace);
     if let Some(announced) = announced {
         let edit = Edit {
             drop: vec![keyspace.id],
@@ -187,6 +187,6 @@ fn drop_without_record(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<
         commit.wal().sync_log_before_change(commit.wal().end())?;
         commit.catalog().drop_by_edit(keyspace)
     })();
-    lead.finish();
+    commit.finish(lead);
     dropped.map(|()| None)
 }

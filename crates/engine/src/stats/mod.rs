@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::commit::Commit;
 use crate::commit::stalls::{Delay, DelayTotal};
 use crate::formats::log::LogStats;
 use crate::jobs::Jobs;
@@ -17,6 +18,7 @@ use crate::jobs::stats::JobsStats;
 use crate::services::budget::MemoryStats;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
+use crate::types::detect::Limit;
 use crate::types::error::Error;
 use crate::types::job_stats::{JobStats, QueueStats, SideStats};
 use crate::types::metrics::{LatencySummary, Metrics};
@@ -41,6 +43,50 @@ pub struct LevelStats {
     pub range_delete_count: u64,
 }
 
+/// One limit of a keyspace at which writers wait or are slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStats {
+    /// Which one.
+    pub limit: Limit,
+    /// What is held now: bytes of memtables that are not flushed, the depth of level 0, bytes that
+    /// compactions have to read, bytes of the log, or free bytes.
+    pub load: u64,
+    /// The limit is reached if the load is not below this; of free bytes, if it is not above this.
+    pub bound: u64,
+    /// The time until then at the rates of the last ten seconds, in microseconds. `None` if the
+    /// limit does not get nearer.
+    pub left_us: Option<u64>,
+}
+
+/// How near the writers of a keyspace are to waiting.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PressureStats {
+    /// The limits.
+    #[serde(deserialize_with = "known")]
+    pub limits: Vec<LimitStats>,
+    /// Bytes a second that were written into memtables in the last ten seconds.
+    pub written_bytes_per_s: u64,
+    /// Bytes a second that were flushed in the last ten seconds.
+    pub flushed_bytes_per_s: u64,
+    /// Memtables fill faster than they are flushed: one was sealed while another one waited for its
+    /// flush, and not all are flushed yet.
+    pub is_behind: bool,
+    /// Since when, in microseconds since the store was opened.
+    pub behind_since_us: Option<u64>,
+    /// The limit that is about to be reached, if one is.
+    #[serde(deserialize_with = "known_limit")]
+    pub stall_ahead: Option<Limit>,
+    /// Since when, in microseconds since the store was opened.
+    pub stall_ahead_since_us: Option<u64>,
+}
+
+/// Reads a limit that this build knows.
+fn known_limit<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Limit>, D::Error> {
+    let value = serde_json::Value::deserialize(d)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
 /// The statistics of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -57,6 +103,8 @@ pub struct KeyspaceStats {
     /// How urgent a compaction of each level is: it is due from 1 on. Tables that jobs have
     /// reserved do not count, unless the option `schedule` says so.
     pub level_scores: Vec<f64>,
+    /// How near its writers are to waiting.
+    pub pressure: PressureStats,
 }
 
 /// The statistics of an open store at one moment. Counts begin when the store is opened.
@@ -88,6 +136,12 @@ pub struct Stats {
     pub delays: Vec<Delay>,
     /// The number of writers that wait now.
     pub waiting_writer_count: u64,
+    /// Bytes of memtables that are flushed in a second while flushes run, as the last eight large
+    /// flushes were; `None` before the first one. With `stall_policy = "redirect"`, writers that
+    /// have used up all memory are admitted at this rate.
+    pub flush_bytes_per_s: Option<u64>,
+    /// The time since the store was opened, in microseconds.
+    pub open_us: u64,
     /// Since when the storage has not answered, in microseconds since 1970; `None` while it
     /// answers. Reads and writes then fail as `Unreachable` after the storage's time limit.
     /// Flushes, compactions and changes of keyspaces wait until it answers; the counter
@@ -351,7 +405,7 @@ fn latencies(m: &Metrics) -> BTreeMap<Cow<'static, str>, LatencySummary> {
 }
 
 /// The statistics of one keyspace.
-fn keyspace_stats(keyspace: &KeyspaceCore) -> KeyspaceStats {
+fn keyspace_stats(commit: &Commit, keyspace: &KeyspaceCore) -> KeyspaceStats {
     let view = keyspace.pin();
     let mut memtable_bytes = 0;
     for source in &view.sources {
@@ -366,6 +420,31 @@ fn keyspace_stats(keyspace: &KeyspaceCore) -> KeyspaceStats {
         levels: level_stats(&view),
         // The statistics of jobs say it.
         level_scores: Vec::new(),
+        pressure: pressure_stats(commit, keyspace),
+    }
+}
+
+fn pressure_stats(commit: &Commit, keyspace: &KeyspaceCore) -> PressureStats {
+    let now = commit.look(keyspace);
+    let (forecast, stall_ahead_since_us) =
+        keyspace.watch.forecast(now.sample, &now.bounds, now.flush);
+    let limits = Limit::ALL.map(|limit| {
+        let (load, bound) = now.sample.against(limit, &now.bounds);
+        LimitStats {
+            limit,
+            load,
+            bound,
+            left_us: forecast.left_us[limit as usize],
+        }
+    });
+    PressureStats {
+        limits: limits.into(),
+        written_bytes_per_s: forecast.written_bytes_per_s,
+        flushed_bytes_per_s: forecast.flushed_bytes_per_s,
+        is_behind: keyspace.watch.is_behind(),
+        behind_since_us: keyspace.watch.behind_since_us(),
+        stall_ahead: forecast.stall_ahead,
+        stall_ahead_since_us,
     }
 }
 
@@ -374,7 +453,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
     let counters = counters(jobs);
     let latencies = latencies(jobs.env().metrics());
     let map = jobs.catalog().keyspaces();
-    let keyspaces = map.by_id.values().map(|k| keyspace_stats(k));
+    let keyspaces = map.by_id.values().map(|k| keyspace_stats(jobs.commit(), k));
     let mut keyspaces: Vec<KeyspaceStats> = keyspaces.collect();
     let current = map
         .by_id
@@ -417,6 +496,8 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         delays: jobs.commit().stalls().delays(),
         unreachable_since_us: jobs.env().outage().since_unix_us(),
         waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
+        flush_bytes_per_s: jobs.commit().stalls().flush_bytes_per_s(),
+        open_us: jobs.commit().stalls().since_open().as_micros() as u64,
         jobs: begun,
         waiting_jobs: waiting,
         queues,

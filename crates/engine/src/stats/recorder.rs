@@ -135,7 +135,24 @@ fn record(store: &str, stats: &Stats) {
         let labels = [label(), ("use", what.to_string())];
         gauge!("siltstone_memory_bytes", &labels).set(bytes as f64);
     }
+    if let Some(rate) = stats.flush_bytes_per_s {
+        gauge!("siltstone_flush_bytes_per_s", &[label()]).set(rate as f64);
+    }
     for keyspace in &stats.keyspaces {
+        let own = [label(), ("keyspace", keyspace.name.clone())];
+        let pressure = &keyspace.pressure;
+        for (name, holds) in [
+            ("siltstone_behind", pressure.is_behind),
+            ("siltstone_stall_ahead", pressure.stall_ahead.is_some()),
+        ] {
+            gauge!(name, &own).set(f64::from(u8::from(holds)));
+        }
+        for limit in &pressure.limits {
+            let [label, keyspace] = own.clone();
+            let labels = [label, keyspace, ("limit", limit.limit.word().to_string())];
+            gauge!("siltstone_limit_load", &labels).set(limit.load as f64);
+            gauge!("siltstone_limit_bound", &labels).set(limit.bound as f64);
+        }
         for (level, figures) in keyspace.levels.iter().enumerate() {
             let labels = [
                 label(),

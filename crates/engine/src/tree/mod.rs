@@ -9,6 +9,7 @@ pub(crate) mod gaps;
 pub(crate) mod iter;
 #[allow(unsafe_code)] // An island: see the module for the argument.
 pub mod memtable;
+pub(crate) mod pending;
 pub mod pick;
 pub(crate) mod pinning;
 pub(crate) mod read;
@@ -17,6 +18,7 @@ pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod tables;
 pub(crate) mod view;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

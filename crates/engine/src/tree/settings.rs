@@ -43,7 +43,7 @@ impl Settings {
         let all = own.over(&options.keyspace_defaults());
         Arc::new(Settings {
             limits: Limits::of(&all, options),
-            pick: PickOptions::of(&all, &options.schedule),
+            pick: PickOptions::of(&all, options),
             arenas: arenas.of(all.memtable_bytes),
             lean: options.memory_bytes_max > 0,
             own,
@@ -73,7 +73,7 @@ impl Arenas {
     }
 
     /// The pool for a size of memtables. Drops pools that no keyspace uses any more.
-    fn of(&self, memtable_bytes: u64) -> ArenaPool {
+    pub(crate) fn of(&self, memtable_bytes: u64) -> ArenaPool {
         let mut pools = self.pools.lock();
         pools.retain(|bytes, pool| *bytes == memtable_bytes || pool.is_in_use());
         pools
@@ -108,12 +108,6 @@ impl Arenas {
     }
 }
 
-/// An empty memtable with room for at least `min_bytes`.
-pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<Memtable>> {
-    let arena = settings.arenas.take(min_bytes).map_err(no_memory)?;
-    Ok(Arc::new(Memtable::new(arena)))
-}
-
 /// The first memtable of a keyspace. Its memory is allocated as it is written.
 pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
     let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
@@ -126,14 +120,16 @@ pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
 /// keyspaces would hold a whole arena in memory.
 pub(crate) fn next_memtable(
     settings: &Settings,
+    arenas: &ArenaPool,
     last: &Memtable,
     min_bytes: usize,
 ) -> Result<Arc<Memtable>> {
-    if !settings.lean && last.used_bytes() >= settings.arenas.arena_bytes() as u64 / 4 {
-        return new_memtable(settings, min_bytes);
-    }
-    let arena = settings.arenas.take_lazily(min_bytes).map_err(no_memory)?;
-    Ok(Arc::new(Memtable::new(arena)))
+    let is_likely_filled = last.used_bytes() >= arenas.arena_bytes() as u64 / 4;
+    let arena = match !settings.lean && is_likely_filled {
+        true => arenas.take(min_bytes),
+        false => arenas.take_lazily(min_bytes),
+    };
+    Ok(Arc::new(Memtable::new(arena.map_err(no_memory)?)))
 }
 
 /// The error when the system has no memory for an arena.

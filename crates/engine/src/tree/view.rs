@@ -19,24 +19,34 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
-use siltstone_storage::{Mutex, Runtime};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use siltstone_storage::{Instant, Mutex, Runtime};
+use siltstone_table::exec::Progress;
 
 use crate::formats::log::Position;
 use crate::formats::version::{KeyspaceVersion, Level, Run, SeqRange};
 use crate::tree::gaps::Gaps;
-use crate::tree::memtable::Memtable;
+use crate::tree::memtable::{ArenaPool, Memtable};
+use crate::tree::pending::pending_bytes;
+use crate::tree::pick::depth;
 use crate::tree::pinning::{FirstPosition, NO_POSITION, Present};
 use crate::tree::settings::Settings;
 use crate::tree::tables::{TableHandle, TableSet};
+use crate::tree::watch::Watch;
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
-use crate::types::pressure;
+use crate::types::pressure::{self, Limits, Load};
 
 /// The `hi` of a source that still takes writes.
 pub(crate) const OPEN: u64 = u64::MAX;
+
+/// A flush that runs.
+struct RunningFlush {
+    begun: Instant,
+    progress: Arc<Progress>,
+}
 
 /// A memtable in its slot.
 pub(crate) struct MemSource {
@@ -53,6 +63,10 @@ pub(crate) struct MemSource {
     last: AtomicU64,
     /// A flush of this memtable is running. This is set and cleared under the lock of the schedule.
     pub(crate) flushing: AtomicBool,
+    /// What its flush has done so far, while one runs.
+    flush: ArcSwapOption<RunningFlush>,
+    /// The bytes beyond which its flush has progressed, as [`MemSource::follow_flush`] found last.
+    flushed_bytes: AtomicU64,
     /// The number of its flushes in a row whose tables were rejected.
     pub(crate) rejections: AtomicU32,
     /// This memtable must not be flushed: its data was replayed and waits for room, or a test holds
@@ -70,6 +84,8 @@ impl MemSource {
             first_position: FirstPosition::new(),
             last: AtomicU64::new(0),
             flushing: AtomicBool::new(false),
+            flush: ArcSwapOption::empty(),
+            flushed_bytes: AtomicU64::new(0),
             rejections: AtomicU32::new(0),
             held: AtomicBool::new(false),
         })
@@ -87,6 +103,42 @@ impl MemSource {
     pub(crate) fn seal(&self, hi: u64) {
         debug_assert!(!self.is_sealed());
         self.hi.store(hi, Ordering::Release);
+    }
+
+    /// A flush of the memtable begins.
+    pub(crate) fn begin_flush(&self, begun: Instant, progress: &Arc<Progress>) {
+        let progress = progress.clone();
+        self.flushed_bytes.store(0, Ordering::Relaxed);
+        self.flush
+            .store(Some(Arc::new(RunningFlush { begun, progress })));
+    }
+
+    /// The flush has failed.
+    pub(crate) fn end_flush(&self) {
+        self.flush.store(None);
+        self.flushed_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Brings [`MemSource::flushed_bytes`] up to date. `bytes_per_s` is what flushes usually take,
+    /// if it is known.
+    pub(crate) fn follow_flush(&self, now: Instant, bytes_per_s: Option<u64>) {
+        let Some(flush) = &*self.flush.load() else {
+            return;
+        };
+        let used = u128::from(self.mem.used_bytes());
+        let read = u128::from(flush.progress.bytes_in.load(Ordering::Relaxed));
+        let read = used * read / u128::from(self.mem.raw_bytes().max(1));
+        // What was read runs ahead of the disk: the table has to be written and synced.
+        let ns = now.since(flush.begun).as_nanos();
+        let usual = bytes_per_s.map(|rate| u128::from(rate) * ns / 1_000_000_000);
+        let flushed = usual.unwrap_or(read).min(read).min(used * 99 / 100);
+        self.flushed_bytes.store(flushed as u64, Ordering::Relaxed);
+    }
+
+    /// The bytes of the memtable that its flush has done, for the admission of writers. They are
+    /// freed when the flush is installed.
+    pub(crate) fn flushed_bytes(&self) -> u64 {
+        self.flushed_bytes.load(Ordering::Relaxed)
     }
 
     /// Holds the log, because the leader is about to append a record for this memtable at `end`,
@@ -187,6 +239,14 @@ impl Source {
     }
 }
 
+/// The level-0 runs among these sources.
+fn runs_of(sources: &[Source]) -> impl Iterator<Item = &Arc<RunView>> {
+    sources.iter().filter_map(|source| match source {
+        Source::Run(run) => Some(run),
+        Source::Memtable(_) => None,
+    })
+}
+
 /// See the module.
 pub(crate) struct KeyspaceView {
     /// Newest first. The first one is the active memtable.
@@ -197,6 +257,8 @@ pub(crate) struct KeyspaceView {
     pub(crate) version: Arc<KeyspaceVersion>,
     pub(crate) sealed_count: usize,
     pub(crate) run_count: usize,
+    /// The most runs of level 0 that have a table over one key.
+    pub(crate) l0_depth: usize,
 }
 
 impl KeyspaceView {
@@ -211,13 +273,15 @@ impl KeyspaceView {
         let mut sources = unsettled;
         let old_runs = old.map(|o| o.version.runs()).unwrap_or_default();
         sources.extend(version.runs().iter().map(|run| {
-            let shared = old
-                .filter(|_| old_runs.iter().any(|r| Arc::ptr_eq(r, run)))
-                .and_then(|o| {
-                    o.sources
-                        .iter()
-                        .find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
-                });
+            // Runs and sources are in the order of their numbers, newest first.
+            let lo = run.seqs.lo;
+            let at = old_runs.partition_point(|r| r.seqs.lo > lo);
+            let is_same = old_runs.get(at).is_some_and(|r| Arc::ptr_eq(r, run));
+            let shared = old.filter(|_| is_same).and_then(|o| {
+                let from = o.sources.partition_point(|s| s.seqs().lo > lo);
+                let mut near = o.sources[from..].iter().take_while(|s| s.seqs().lo == lo);
+                near.find(|s| matches!(s, Source::Run(r) if !r.pending && r.seqs == run.seqs))
+            });
             shared
                 .cloned()
                 .unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
@@ -240,12 +304,21 @@ impl KeyspaceView {
             .filter(|s| matches!(s, Source::Run(_)))
             .count();
         let sealed_count = (sources.len() - run_count).saturating_sub(1);
+        let same_runs = old.filter(|old| {
+            let (now, before) = (runs_of(&sources), runs_of(&old.sources));
+            old.run_count == run_count && now.zip(before).all(|(a, b)| Arc::ptr_eq(a, b))
+        });
+        let l0_depth = match same_runs {
+            Some(old) => old.l0_depth,
+            None => depth(runs_of(&sources).map(|run| &run.tables.level)),
+        };
         Arc::new(KeyspaceView {
             sources,
             levels,
             version,
             sealed_count,
             run_count,
+            l0_depth,
         })
     }
 
@@ -313,6 +386,14 @@ const DROPPED: u8 = 1;
 /// The keyspace's store was closed.
 const CLOSED: u8 = 2;
 
+/// How large the memtables of a keyspace are, if the policy `adoc` has changed that.
+pub(crate) struct TunedMemtables {
+    /// They have `memtable_bytes` times two to this power.
+    pub(crate) shift: i8,
+    /// Their memory.
+    pub(crate) arenas: ArenaPool,
+}
+
 /// A keyspace of an open store. It lives as long as a handle on it exists.
 pub(crate) struct KeyspaceCore {
     pub(crate) id: KeyspaceId,
@@ -326,6 +407,18 @@ pub(crate) struct KeyspaceCore {
     settings: ArcSwap<Settings>,
     /// What [`pressure::is_calm`] says of the present view and settings.
     calm: AtomicBool,
+    /// Bytes that compactions have to read until no level is due.
+    pending_bytes: AtomicU64,
+    /// Free bytes where tables are, if they may not suffice for compactions; else the maximum.
+    free_bytes: AtomicU64,
+    /// Bytes of the largest compaction that may be due.
+    job_bytes: AtomicU64,
+    /// The writers that wait because of its load.
+    waiting: AtomicUsize,
+    /// `None` except under the policy `adoc`.
+    tuned: ArcSwapOption<TunedMemtables>,
+    /// What the detector says of it.
+    pub(crate) watch: Watch,
     /// Intervals in which cursors found no live key.
     pub(crate) gaps: Arc<Gaps>,
     /// Held while the view is replaced, and never over I/O.
@@ -348,9 +441,16 @@ impl KeyspaceCore {
             view: ArcSwap::new(view),
             settings: ArcSwap::new(settings),
             calm: AtomicBool::new(false),
+            pending_bytes: AtomicU64::new(0),
+            free_bytes: AtomicU64::new(u64::MAX),
+            job_bytes: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            tuned: ArcSwapOption::empty(),
+            watch: Watch::new(runtime),
             gaps: Arc::new(Gaps::new(runtime)),
             change: runtime.mutex(()),
         };
+        core.renew_debt();
         core.renew_calm();
         Arc::new(core)
     }
@@ -365,10 +465,118 @@ impl KeyspaceCore {
     /// Computes [`KeyspaceCore::is_calm`] anew. The caller holds `change`, or nobody else knows the
     /// keyspace yet.
     fn renew_calm(&self) {
-        let view = self.view.load();
-        let (sealed, runs) = (view.sealed_count as u64, view.run_count as u64);
-        let calm = pressure::is_calm(sealed, runs, &self.settings.load().limits);
+        let (view, settings) = (self.view.load(), self.settings.load());
+        let load = Load {
+            sealed_memtable_count: view.sealed_count as u64,
+            l0_depth: view.l0_depth as u64,
+            pending_bytes: self.pending_bytes(),
+            ..Load::default()
+        };
+        let has_space = self.free_bytes.load(Ordering::Relaxed) == u64::MAX;
+        let calm = has_space && pressure::is_calm(&load, &settings.limits);
         self.calm.store(calm, Ordering::Relaxed);
+    }
+
+    /// Computes [`KeyspaceCore::pending_bytes`] anew. The caller is as for
+    /// [`KeyspaceCore::renew_calm`].
+    fn renew_debt(&self) {
+        let (view, settings) = (self.view.load(), self.settings.load());
+        let pending = pending_bytes(&view.version, &settings.pick);
+        self.pending_bytes.store(pending, Ordering::Relaxed);
+        let all = |bytes: u64, level: &Level| bytes.saturating_add(level.file_bytes());
+        let runs = view.version.runs().iter().map(|run| &run.tables);
+        let levels = view.version.levels().map(|(_, level)| &**level);
+        let bytes = runs.chain(levels).fold(0, all);
+        let level0 = view
+            .version
+            .runs()
+            .iter()
+            .map(|run| &run.tables)
+            .fold(0, all);
+        let job = settings.pick.max_job_bytes.max(level0 / 8).min(bytes);
+        self.job_bytes.store(job, Ordering::Relaxed);
+    }
+
+    /// An estimate of the bytes that compactions have to read until no level is due.
+    #[inline]
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes the free bytes where tables are written. They count only if they are fewer than three
+    /// times the largest compaction.
+    pub(crate) fn set_free_bytes(&self, free: Option<u64>) {
+        let least = self.job_bytes.load(Ordering::Relaxed).saturating_mul(3);
+        let free = free.filter(|free| *free < least).unwrap_or(u64::MAX);
+        if self.free_bytes.load(Ordering::Relaxed) != free {
+            let _change = self.change.lock();
+            self.free_bytes.store(free, Ordering::Relaxed);
+            self.renew_calm();
+        }
+    }
+
+    /// Free bytes where tables are, if they may not suffice for compactions, and the bytes of the
+    /// largest compaction.
+    #[inline]
+    pub(crate) fn short_space(&self) -> (Option<u64>, u64) {
+        let free = self.free_bytes.load(Ordering::Relaxed);
+        let free = Some(free).filter(|free| *free != u64::MAX);
+        (free, self.job_bytes.load(Ordering::Relaxed))
+    }
+
+    /// The number of writers that wait because of its load.
+    #[inline]
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Counts a writer that waits, until the result is dropped.
+    pub(crate) fn count_waiting(&self) -> impl Drop + '_ {
+        struct Counted<'a>(&'a AtomicUsize);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Counted(&self.waiting)
+    }
+
+    /// Sets how large the memtables are that will be made. `None`: as the settings say.
+    pub(crate) fn set_tuned_memtables(&self, tuned: Option<TunedMemtables>) {
+        self.tuned.store(tuned.map(Arc::new));
+    }
+
+    /// See [`TunedMemtables::shift`].
+    pub(crate) fn memtable_shift(&self) -> i8 {
+        self.tuned.load().as_ref().map_or(0, |tuned| tuned.shift)
+    }
+
+    /// The pool of the memory of the memtables that will be made.
+    pub(crate) fn arenas(&self) -> ArenaPool {
+        match &*self.tuned.load() {
+            Some(tuned) => tuned.arenas.clone(),
+            None => self.settings.load().arenas.clone(),
+        }
+    }
+
+    /// The limits of its writers.
+    pub(crate) fn limits(&self) -> Limits {
+        let limits = self.settings.load().limits;
+        match &*self.tuned.load() {
+            Some(tuned) => Limits {
+                memtable_bytes: tuned.arenas.arena_bytes() as u64,
+                ..limits
+            },
+            None => limits,
+        }
+    }
+
+    /// Brings what the flushes of sealed memtables have done up to date.
+    pub(crate) fn follow_flushes(&self, now: Instant, bytes_per_s: Option<u64>) {
+        for source in self.view.load().sealed() {
+            source.follow_flush(now, bytes_per_s);
+        }
     }
 
     /// The present view.
@@ -391,6 +599,7 @@ impl KeyspaceCore {
     pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
         let _change = self.change.lock();
         self.settings.store(settings);
+        self.renew_debt();
         self.renew_calm();
     }
 
@@ -402,8 +611,13 @@ impl KeyspaceCore {
     /// Replaces the view by the one that `f` makes from the present one.
     pub(crate) fn replace_view(&self, f: impl FnOnce(&Arc<KeyspaceView>) -> Arc<KeyspaceView>) {
         let _change = self.change.lock();
-        let next = f(&self.view.load_full());
+        let before = self.view.load_full();
+        let next = f(&before);
+        let has_same_tables = Arc::ptr_eq(&before.version, &next.version);
         self.view.store(next);
+        if !has_same_tables {
+            self.renew_debt();
+        }
         self.renew_calm();
     }
 

@@ -62,6 +62,9 @@ pub enum ErrorKind {
     /// and can be read, but it is not known to be durable, and must not be repeated to be there.
     /// The next sync of the log that succeeds, of whichever write, makes it durable.
     Unsynced,
+    /// The call would have had to wait longer than its caller allows. Nothing was written; the
+    /// message says what it would have waited for.
+    Busy,
     /// Any other I/O error. The call may succeed when it is repeated.
     Io,
 }
@@ -82,6 +85,7 @@ impl ErrorKind {
             ErrorKind::ReadOnly => "read_only",
             ErrorKind::Unreachable => "unreachable",
             ErrorKind::Unsynced => "unsynced",
+            ErrorKind::Busy => "busy",
             ErrorKind::Io => "io",
         }
     }
@@ -104,6 +108,10 @@ impl ErrorKind {
             ErrorKind::Unsynced => Some(
                 "the writes are in the store and can be read; sync the log when the storage \
                  answers again, to know that they are durable",
+            ),
+            ErrorKind::Busy => Some(
+                "write less for a while, or allow a longer wait; `silt levels` shows what writers \
+                 wait for",
             ),
             _ => None,
         }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use siltstone_storage::{Condvar, Mutex, Runtime};
 
 use crate::types::checkpoint::CheckpointReport;
+use crate::types::detect::Limit;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::Counter;
@@ -213,6 +214,22 @@ pub enum Event {
         cause: StallCause,
         /// How long it waited, in microseconds.
         duration_us: u64,
+    },
+    /// The writers of a keyspace will soon have to wait, at the present rates.
+    #[non_exhaustive]
+    StallAheadBegan {
+        /// The keyspace.
+        keyspace: String,
+        /// The limit that will be reached.
+        limit: Limit,
+    },
+    /// The writers of a keyspace will not have to wait soon, at the present rates.
+    #[non_exhaustive]
+    StallAheadEnded {
+        /// The keyspace.
+        keyspace: String,
+        /// How long the stall was ahead, in microseconds.
+        lasted_us: u64,
     },
     /// The store takes no writes until it is opened again.
     #[non_exhaustive]

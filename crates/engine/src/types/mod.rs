@@ -3,8 +3,10 @@
 //!
 //! This is the lowest layer. Nothing here opens a file, holds a lock over a call, or knows a table.
 
+pub mod adoc;
 pub(crate) mod allocator;
 pub(crate) mod checkpoint;
+pub mod detect;
 pub mod error;
 pub(crate) mod event;
 pub(crate) mod fields;

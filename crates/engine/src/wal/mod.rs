@@ -29,6 +29,8 @@ pub(crate) struct Appended {
     /// The error of the sync that was asked for, if it is in doubt: the record is in the log, and
     /// it is not known whether it is durable.
     pub(crate) unsynced: Option<Error>,
+    /// How long the sync took that was asked for.
+    pub(crate) sync_time: Duration,
 }
 
 /// The open log, and when it is synced.
@@ -104,13 +106,18 @@ impl Wal {
     }
 
     /// See [`LogWriter::needs_prepare`].
-    pub(crate) fn needs_prepare(&self) -> bool {
-        self.log.needs_prepare()
+    pub(crate) fn needs_prepare(&self, wanted: usize) -> bool {
+        self.log.needs_prepare(wanted)
     }
 
-    /// See [`LogWriter::prepare_next`].
-    pub(crate) fn prepare_next(&self) -> Result<()> {
-        self.log.prepare_next()
+    /// See [`LogWriter::prepare`].
+    pub(crate) fn prepare(&self, wanted: usize) -> Result<()> {
+        self.log.prepare(wanted)
+    }
+
+    /// See [`LogWriter::switch_wait`].
+    pub(crate) fn switch_wait(&self) -> Duration {
+        self.log.switch_wait()
     }
 
     /// See [`LogWriter::obsolete`].
@@ -163,8 +170,12 @@ impl Wal {
             self.interval_sync.written();
         }
         let mut unsynced = None;
+        let mut sync_time = Duration::ZERO;
         if sync && !planted!(AcknowledgeBeforeSync) {
-            match self.sync_log_through(end) {
+            let start = self.env.now();
+            let synced = self.sync_log_through(end);
+            sync_time = self.env.now().since(start);
+            match synced {
                 Err(error) if error.kind() == ErrorKind::Unsynced => {
                     unsynced = Some(error);
                     // Nobody may ask for a sync again, so the sync of the interval takes it over.
@@ -173,7 +184,11 @@ impl Wal {
                 synced => synced?,
             }
         }
-        Ok(Appended { end, unsynced })
+        Ok(Appended {
+            end,
+            unsynced,
+            sync_time,
+        })
     }
 
     /// Syncs the log through its present end.

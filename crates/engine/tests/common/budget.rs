@@ -128,16 +128,17 @@ fn memory_beyond_the_budget_is_used_and_counted(rt: Runtime, _: u64) {
     let now = later(&disk, &store);
     store.wait_until_idle().unwrap();
     assert!(counter("memory_over_count") > 0);
-    // The larger memtable was flushed early. The small one is not worth a run.
-    assert_eq!(counter("sealed_for_memory_count"), 1);
-    assert_eq!(counter("flush_count"), flushed + 1);
+    // The larger memtable was flushed early, once or twice. The small one is not worth a run.
+    let sealed = counter("sealed_for_memory_count");
+    assert!((1..=2).contains(&sealed), "{sealed}");
+    assert_eq!(counter("flush_count"), flushed + sealed);
     assert!(
         now.memtable_bytes + (200 << 10) < before.memtable_bytes,
         "{before:?} {now:?}"
     );
     assert!(stats_of(&store, "other").memtable_bytes > 0);
     let later = later(&disk, &store);
-    assert_eq!(counter("sealed_for_memory_count"), 1, "{later:?}");
+    assert_eq!(counter("sealed_for_memory_count"), sealed, "{later:?}");
     assert!(
         later.over_bytes() > 0 && later.block_cache_bytes == 0,
         "{later:?}"

@@ -27,6 +27,7 @@ pub mod resumption;
 pub mod unreachable;
 pub mod view_stories;
 pub mod wait_until_idle;
+pub mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +59,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(budget::ALL)
         .chain(deletes::ALL)
         .chain(wait_until_idle::ALL)
+        .chain(waits::ALL)
         .chain(rate::ALL)
         .chain(resumption::ALL)
         .chain(unreachable::ALL)
@@ -191,8 +193,8 @@ impl Disk {
 /// A prefix of the names of log segments and of nothing else.
 pub const LOG: &str = "000000000";
 
-pub const SYNC: WriteOptions = WriteOptions { sync: true };
-pub const NO_SYNC: WriteOptions = WriteOptions { sync: false };
+pub const SYNC: WriteOptions = WriteOptions::SYNC;
+pub const NO_SYNC: WriteOptions = WriteOptions::NO_SYNC;
 
 pub fn key(i: u64) -> Vec<u8> {
     format!("key{i:06}").into_bytes()
@@ -361,6 +363,7 @@ pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
             .unwrap();
         let options = WriteOptions {
             sync: dice.below(5) == 0,
+            ..WriteOptions::default()
         };
         match dice.below(20) {
             0 => drop(store.open_keyspace(&format!("k{step}")).unwrap()),

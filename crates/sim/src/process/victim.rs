@@ -551,7 +551,13 @@ impl<'a> Worker<'a> {
                 Entry::DeleteRange(_, from, to) => batch.delete_range(keyspace, from, to)?,
             }
         }
-        self.stage.store.write(&batch, WriteOptions { sync })
+        self.stage.store.write(
+            &batch,
+            WriteOptions {
+                sync,
+                ..WriteOptions::default()
+            },
+        )
     }
 
     fn build(&self, pairs: &[(Bytes, Option<Bytes>)], n: u64) -> siltstone::Result<Vec<TableFile>> {

@@ -340,7 +340,13 @@ impl Client {
         }
         let sync = self.rng.chance(10);
         self.notes.write("batch", pairs, || {
-            self.store.write(&batch, WriteOptions { sync })
+            self.store.write(
+                &batch,
+                WriteOptions {
+                    sync,
+                    ..WriteOptions::default()
+                },
+            )
         })
     }
 

@@ -21,6 +21,7 @@
 //! - [`same_operations_trial`]: one list of operations under several option sets.
 //! - [`picks_trial`]: the choices of compactions over random histories.
 //! - [`linearizable_trial`], [`takeover_trial`]: histories of overlapping operations.
+//! - [`waits_trial`]: writers that are faster than the storage, and how long they wait.
 //!
 //! [`seeds`] runs a trial with many seeds, and [`simulate`] runs one seed on the simulated runtime.
 //!
@@ -53,6 +54,7 @@ mod seeds;
 mod simulate;
 mod stories;
 mod takeover;
+mod waits;
 
 pub use cut_files::cut_files_trial;
 pub use disk_full::{disk_full_trial, disk_full_trial_alone};
@@ -76,6 +78,7 @@ pub use seeds::{seeds, seeds_in_turn};
 pub use simulate::simulate;
 pub use stories::Story;
 pub use takeover::takeover_trial;
+pub use waits::waits_trial;
 
 use promised::Promised;
 use run::Run;

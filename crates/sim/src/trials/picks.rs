@@ -8,8 +8,9 @@
 //! out of order (`docs/stories.md`) are special cases of this. Half of the seeds write only to a
 //! few narrow windows of keys between two rotations, so that runs have gaps, and merges within
 //! level 0 reach over tables that other jobs move down. Two seeds of three have jobs over three
-//! levels, while others rewrite tables of the level that these pass. Every pick is made a second
-//! time with the index of overlaps, which must not change it.
+//! levels, while others rewrite tables of the level that these pass. Two seeds of seven pick as with
+//! `stall_policy = "redirect"`, one of these with jobs that are much smaller than level 0. Every pick
+//! is made a second time with the index of overlaps, which must not change it.
 //!
 //! Threading: one task.
 
@@ -107,6 +108,7 @@ impl Model {
             options: StoredOptions::new(),
         };
         let is_deep = seed % 3 == 2;
+        let redirects = seed % 7 >= 5;
         Model {
             random: Rng::new(seed),
             windows: Vec::new(),
@@ -133,7 +135,13 @@ impl Model {
                 level1_bytes: if is_deep { 2 } else { 6 },
                 level_factor: 2,
                 table_bytes: 4,
-                max_job_bytes: if is_deep { 60 } else { 30 },
+                max_job_bytes: match (redirects, is_deep) {
+                    // Level 0 is many times as large.
+                    (true, _) if seed % 7 == 6 => 4,
+                    (_, true) => 60,
+                    (_, false) => 30,
+                },
+                redirects,
                 max_grandparent_count: if is_deep { 0 } else { 3 },
                 level_targets: match seed % 2 {
                     0 => LevelTargets::Fixed,
@@ -352,6 +360,8 @@ impl Model {
             }
         }
         self.overlaps.follow(&self.state.keyspaces[&0].version);
+        let is_short = self.options.redirects && self.random.below(4) == 0;
+        let free_bytes = is_short.then(|| self.random.below(100));
         let input = PickInput {
             version: self.version(),
             options: &self.options,
@@ -360,6 +370,7 @@ impl Model {
             seek_bytes: &seek_bytes,
             overlaps: None,
             last_picked: &NOTHING_PICKED,
+            free_bytes,
         };
         let choice = if why == Why::Deletes {
             let of = |t: &TableMeta| {
@@ -461,6 +472,10 @@ impl Model {
         });
         self.next_id += 1;
         self.counts.add(&format!("picks.{:?}", choice.kind));
+        if self.options.redirects && choice.from == 0 {
+            let redirects = format!("picks.redirects.{:?}", choice.kind);
+            self.counts.add(&redirects);
+        }
         self.count_levels(&choice);
         let tables: Vec<Arc<TableMeta>> = if choice.kind == ChoiceKind::TrivialMove {
             choice.tables().cloned().collect()

@@ -28,6 +28,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
     // Settings that were added later draw from a separate stream, so that kept seeds keep their
     // options.
     let mut more = rng.clone().fork(1);
+    let mut latest = rng.clone().fork(2);
     let table_bytes = 64 << 10 << rng.below(2);
     let trigger = 1 + rng.below(5) as u32;
     let slowdown = trigger + rng.below(6) as u32;
@@ -64,11 +65,12 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         background_bytes_per_s: *rng.pick(&[0, 0, 512 << 10, 4 << 20]),
         flush_verify: FlushVerify::All,
         direct_io: *more.pick(&[DirectIo::None, DirectIo::Compaction, DirectIo::All]),
-        stall_policy: *more.pick(&[
-            StallPolicy::Slowdown,
-            StallPolicy::Slowdown,
-            StallPolicy::Stop,
-        ]),
+        stall_policy: match (latest.below(5), *more.pick(&[0, 1, 2])) {
+            (0, _) => StallPolicy::Adoc,
+            (1 | 2, _) => StallPolicy::Redirect,
+            (_, 2) => StallPolicy::Stop,
+            _ => StallPolicy::Slowdown,
+        },
         schedule: draw_schedule(&mut more),
         ..Options::default()
     }
@@ -170,7 +172,15 @@ pub(crate) fn draw_setting(rng: &mut Rng) -> (&'static Setting, Value) {
         ("l0_trigger_count", &[1u32.into(), 4u32.into()]),
         ("l0_stop_count", &[6u32.into(), 12u32.into()]),
         ("memory_bytes_max", &[0u64.into(), (256u64 << 10).into()]),
-        ("stall_policy", &["slowdown".into(), "stop".into()]),
+        (
+            "stall_policy",
+            &[
+                "slowdown".into(),
+                "stop".into(),
+                "adoc".into(),
+                "redirect".into(),
+            ],
+        ),
         ("level_factor", &[2u32.into(), 4u32.into()]),
         ("level_targets", &["fixed".into(), "dynamic".into()]),
         ("bloom_bits_per_key", &[0u32.into(), 10u32.into()]),

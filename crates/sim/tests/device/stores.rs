@@ -192,7 +192,13 @@ impl Host {
         bytes.resize(900, n as u8);
         let mut batch = Batch::new();
         batch.put(keyspace, &key(n), &bytes).expect("a small put");
-        store.write(&batch, WriteOptions { sync })?;
+        store.write(
+            &batch,
+            WriteOptions {
+                sync,
+                ..WriteOptions::default()
+            },
+        )?;
         if sync || self.plan.arrangement.has_local_log() {
             let mut known = self.shared.lock();
             let known = &mut *known;

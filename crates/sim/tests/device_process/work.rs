@@ -118,7 +118,13 @@ fn work(
                 let mut batch = Batch::new();
                 batch.put(&keyspace, &key(n), &bytes).expect("a small put");
                 let sync = rng.chance(50);
-                let written = store.write(&batch, WriteOptions { sync });
+                let written = store.write(
+                    &batch,
+                    WriteOptions {
+                        sync,
+                        ..WriteOptions::default()
+                    },
+                );
                 if sync && written.is_ok() {
                     known.synced.insert(n, value);
                     coverage.add("work.synced");

@@ -6,22 +6,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use siltstone_storage::sim::{SimConfig, run};
 
 use super::*;
+use crate::types::options::StallPolicy;
 use crate::types::pressure;
 
 const MIB: u64 = 1 << 20;
 
 const LIMITS: Limits = Limits {
+    policy: StallPolicy::Slowdown,
     sealed_memtables: 3,
     l0_slowdown: 20,
     l0_stop: 36,
+    pending_slowdown: u64::MAX,
+    pending_stop: u64::MAX,
     log_bytes: 1 << 40,
     memtable_bytes: 4 * MIB,
-    slows: true,
 };
 
-fn runs(l0_run_count: u64) -> Load {
+fn depth(l0_depth: u64) -> Load {
     Load {
-        l0_run_count,
+        l0_depth,
         ..Load::default()
     }
 }
@@ -33,13 +36,13 @@ fn simulated(story: impl FnOnce(Runtime) + Send + 'static) {
 /// A load that tests change while writers ask for it.
 #[derive(Clone, Default)]
 struct Scene {
-    l0_run_count: Arc<AtomicU64>,
+    l0_depth: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
 }
 
 impl Scene {
     fn decide(&self) -> (Decision, Load, Limits) {
-        let load = runs(self.l0_run_count.load(Ordering::Relaxed));
+        let load = depth(self.l0_depth.load(Ordering::Relaxed));
         (pressure::decide(&load, &LIMITS), load, LIMITS)
     }
 
@@ -55,7 +58,9 @@ impl Scene {
             let mut written = 0;
             while !scene.over.load(Ordering::Relaxed) {
                 let give_up = || scene.over.load(Ordering::Relaxed);
-                if stalls.wait_for((keyspace, "k"), bytes, || scene.decide(), give_up) {
+                let waited =
+                    stalls.wait_for((keyspace, "k"), bytes, None, || scene.decide(), give_up);
+                if matches!(waited, Waited::Passed { .. }) {
                     written += bytes;
                 }
             }
@@ -78,9 +83,9 @@ fn writers_share_what_the_distance_leaves() {
         stalls.sealed(1, 4 * MIB);
         stalls.sealed(2, 4 * MIB);
         let mut before = u64::MAX;
-        for l0_run_count in [20, 24, 30] {
+        for l0_depth in [20, 24, 30] {
             let scene = Scene::default();
-            scene.l0_run_count.store(l0_run_count, Ordering::Relaxed);
+            scene.l0_depth.store(l0_depth, Ordering::Relaxed);
             let writers: Vec<_> = [1000, 20_000, 200_000]
                 .map(|bytes| scene.writer(&rt, &stalls, 1, bytes))
                 .into();
@@ -90,13 +95,10 @@ fn writers_share_what_the_distance_leaves() {
             let written: Vec<u64> = writers.into_iter().map(|w| w.join().unwrap()).collect();
             let (least, most) = (written.iter().min().unwrap(), written.iter().max().unwrap());
             // (A batch costs a few bytes beside its own.)
-            assert!(most - least <= most / 10, "{l0_run_count}: {written:?}");
+            assert!(most - least <= most / 10, "{l0_depth}: {written:?}");
             let all: u64 = written.iter().sum();
-            assert!(
-                all < before / 10 * 9,
-                "{l0_run_count}: {all} after {before}"
-            );
-            assert!(all > MIB, "{l0_run_count}: {all}");
+            assert!(all < before / 10 * 9, "{l0_depth}: {all} after {before}");
+            assert!(all > MIB, "{l0_depth}: {all}");
             before = all;
             // Each slowdown begins anew.
             rt.sleep(Duration::from_secs(2));
@@ -119,28 +121,30 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
             Arc::new(Notify::new(&rt)),
         ));
         let scene = Scene::default();
-        scene.l0_run_count.store(35, Ordering::Relaxed);
+        scene.l0_depth.store(35, Ordering::Relaxed);
         // One batch in debt for minutes, and one behind it.
         let large = scene.writer(&rt, &stalls, 1, 40 * MIB);
         rt.sleep(Duration::from_secs(1));
         let begin = rt.now();
-        assert!(stalls.wait_for((2, "other"), 1000, || scene.decide(), || false));
+        let pass = stalls.wait_for((2, "other"), 1000, None, || scene.decide(), || false);
+        assert!(matches!(pass, Waited::Passed { .. }));
         assert_eq!(rt.now(), begin);
         assert_eq!(stalls.waiting_count(), 1);
         // The limit itself: nobody passes, whatever the rate limit says.
-        scene.l0_run_count.store(36, Ordering::Relaxed);
+        scene.l0_depth.store(36, Ordering::Relaxed);
         let waiter = {
             let (scene, stalls) = (scene.clone(), stalls.clone());
-            let wait = move || stalls.wait_for((2, "other"), 1000, || scene.decide(), || false);
+            let wait =
+                move || stalls.wait_for((2, "other"), 1000, None, || scene.decide(), || false);
             rt.spawn("writer", wait).unwrap()
         };
         rt.sleep(Duration::from_secs(5));
         assert_eq!(stalls.waiting_count(), 2);
         let relieved = rt.now();
         scene.over.store(true, Ordering::Relaxed);
-        scene.l0_run_count.store(3, Ordering::Relaxed);
+        scene.l0_depth.store(3, Ordering::Relaxed);
         stalls.pressure.notify();
-        assert!(waiter.join().unwrap());
+        assert!(matches!(waiter.join().unwrap(), Waited::Passed { .. }));
         large.join().unwrap();
         assert_eq!(rt.now(), relieved);
         assert_eq!(stalls.waiting_count(), 0);

@@ -41,6 +41,10 @@ pub const MAX_PAYLOAD_BYTES: u64 = 1 << 31;
 pub const MAX_SEGMENT_BYTES: u64 = (1 << 32) - 8;
 /// The smallest segment size that options may set.
 pub const MIN_SEGMENT_BYTES: u64 = 4096;
+
+/// The most segments that are ready and have no header yet. If more than these and the one that is
+/// being entered have no header behind the last record, records were lost.
+pub const READY_SEGMENTS_MAX: usize = 3;
 /// The largest segment number.
 pub const MAX_SEGMENT_NUMBER: u32 = u32::MAX - 1;
 /// The largest sequence number: 56 bits.

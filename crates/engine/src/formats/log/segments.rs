@@ -1,8 +1,8 @@
 //! The supply of fresh segments and the list of live ones.
 //!
-//! [`Supply`] makes the next segment ready before it is needed (creates or recycles it, reserves
-//! its space, syncs its bytes and its name) and keeps a bounded pool of obsolete segments to
-//! recycle. [`Live`] knows which segments hold records, and which of them have bytes that no sync
+//! [`Supply`] makes segments ready before they are needed (creates or recycles them, reserves their
+//! space, syncs their bytes and their names) and keeps a bounded pool of obsolete segments to
+//! recycle. The writer keeps those that are ready. [`Live`] knows which segments hold records, and which of them have bytes that no sync
 //! has covered.
 //!
 //! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
@@ -34,7 +34,7 @@ const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
 /// If the log was synced at least this often while a segment was written, writers sync it, and not
 /// only flushes, and the space of the next segment is written beforehand: otherwise each of their
 /// syncs would change the file system's metadata too.
-const SYNCS_OF_WRITERS: u64 = 32;
+pub(super) const SYNCS_OF_WRITERS: u64 = 32;
 
 /// A segment that is ready for its header.
 pub(super) struct Fresh {
@@ -68,13 +68,9 @@ pub(super) struct Supply {
     next_bytes: u64,
     pool_limit_count: usize,
     next_number: u64,
-    /// The number of syncs of the log when the last segment was made ready.
-    syncs_before: u64,
     /// A segment whose space is reserved and whose name is not known to be durable, because the
     /// storage could not be reached.
     unnamed: Option<Fresh>,
-    /// The segment that was made ready and is not taken yet.
-    pub(super) prepared: Option<Fresh>,
     /// Names of obsolete segments to recycle.
     pool: Vec<String>,
     /// Names to delete: of files whose deletion failed, and of files that may exist although
@@ -103,9 +99,7 @@ impl Supply {
             next_bytes: segment_bytes.min(FIRST_SEGMENT_BYTES),
             pool_limit_count,
             next_number: u64::from(highest) + 1,
-            syncs_before: 0,
             unnamed: None,
-            prepared: None,
             pool: Vec::new(),
             garbage: Vec::new(),
             created_count: 0,
@@ -118,21 +112,15 @@ impl Supply {
         self.pool.len()
     }
 
-    /// Makes the next segment ready, unless one is. `sync_count` is the number of syncs of the log
-    /// so far.
-    pub(super) fn prepare(&mut self, sync_count: u64) -> Result<(), SupplyError> {
-        if self.prepared.is_some() {
-            return Ok(());
-        }
+    /// Makes a segment ready. `is_synced` says whether writers sync the log.
+    pub(super) fn prepare(&mut self, is_synced: bool) -> Result<Fresh, SupplyError> {
         if self.unnamed.is_none() {
             let is_first = self.next_bytes <= FIRST_SEGMENT_BYTES;
-            let is_synced = sync_count.saturating_sub(self.syncs_before) >= SYNCS_OF_WRITERS;
             self.unnamed = Some(self.make_space(is_first || is_synced)?);
         }
-        self.sync_name()?;
-        self.syncs_before = sync_count;
+        let fresh = self.sync_name()?;
         self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
-        Ok(())
+        Ok(fresh)
     }
 
     /// Makes the file of the next segment and its space, and fills the space with zeros if
@@ -171,19 +159,18 @@ impl Supply {
     }
 
     /// Makes the name of the file durable, which is ready then.
-    fn sync_name(&mut self) -> Result<(), SupplyError> {
+    fn sync_name(&mut self) -> Result<Fresh, SupplyError> {
         let synced = self.storage.sync_dir(self.epoch);
         synced.map_err(|error| SupplyError {
             poisons: error.kind != StorageErrorKind::Unreachable,
             error: Error::from(error).context("syncing the log's folder"),
         })?;
-        self.prepared = self.unnamed.take();
-        Ok(())
+        Ok(self.unnamed.take().expect("the caller made a file"))
     }
 
     /// Makes the next segment from a file whose space is written already. The segment has its
     /// length.
-    pub(super) fn prepare_from(&mut self, reserve: &str) -> Result<(), SupplyError> {
+    pub(super) fn prepare_from(&mut self, reserve: &str) -> Result<Fresh, SupplyError> {
         self.pool.push(reserve.to_string());
         let (number, file) = self.take_file()?;
         file.sync()?;
@@ -268,13 +255,12 @@ impl Supply {
         doomed
     }
 
-    /// Empties the pool and gives up the prepared segment. Returns the names to delete: none of
-    /// these files has a record that a replay reads.
-    pub(super) fn give_up(&mut self) -> Vec<String> {
+    /// Empties the pool. Returns the names to delete, with those of these segments that were made
+    /// ready: none of these files has a record that a replay reads.
+    pub(super) fn give_up(&mut self, ready: impl Iterator<Item = Fresh>) -> Vec<String> {
         let mut doomed = std::mem::take(&mut self.garbage);
         doomed.append(&mut self.pool);
-        let fresh = [self.unnamed.take(), self.prepared.take()];
-        let fresh = fresh.into_iter().flatten();
+        let fresh = self.unnamed.take().into_iter().chain(ready);
         doomed.extend(fresh.map(|fresh| segment_name(fresh.number)));
         doomed
     }
@@ -282,7 +268,6 @@ impl Supply {
     /// Drops the files that are not in use.
     pub(super) fn release(&mut self) {
         self.unnamed = None;
-        self.prepared = None;
     }
 
     /// Remembers names that the next [`Supply::retire`] returns again.

@@ -20,12 +20,14 @@
 //!   name found.
 //!
 //! Threading: `append` is for the one leader of a group (a lock makes a mistake harmless);
-//! everything else is for any thread. The order of locks is appender > supply > live > cause of the
-//! poison. The sync role is taken before live and never together with appender or supply. An append
-//! waits for no sync.
+//! everything else is for any thread. The order of locks is appender > supply > ready > live > cause
+//! of the poison. The sync role is taken before live and never together with appender or supply. An
+//! append waits for no sync.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::planted;
 use siltstone_storage::{
@@ -39,7 +41,7 @@ use super::format::{
     record_bytes,
 };
 use super::position::{AtomicPosition, LogStart, Position};
-use super::segments::{Live, LiveSegment, Supply, SupplyError};
+use super::segments::{Fresh, Live, LiveSegment, SYNCS_OF_WRITERS, Supply, SupplyError};
 use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// The number of parts of a record that are written without an allocation.
@@ -103,7 +105,7 @@ pub struct LogStats {
     /// Bytes in these segments: up to the end of their records; of segments found at the open, the
     /// whole file.
     pub live_bytes: u64,
-    /// The number of segments that are ready and not yet in use.
+    /// The number of segments that are ready and not in use yet.
     pub prepared_segment_count: usize,
     /// The number of obsolete segments that wait to be recycled.
     pub pooled_segment_count: usize,
@@ -160,7 +162,7 @@ struct InDoubt {
     last: Option<(Position, Error)>,
 }
 
-/// The writer of the log. Its page is the module's documentation.
+/// The writer of the log. See the module.
 pub struct LogWriter {
     store_id: u64,
     /// One salt for the whole chain: see `docs/format/log.md`.
@@ -168,15 +170,27 @@ pub struct LogWriter {
     first_segment: u32,
     appender: Mutex<Appender>,
     supply: Mutex<Supply>,
+    /// The segments that are ready, in the order in which they will be used. Never held over I/O:
+    /// a leader that finds one here does not wait for one that is being made.
+    ready: Mutex<VecDeque<Fresh>>,
     live: Mutex<Live>,
     sync_role: Mutex<InDoubt>,
     /// The number of syncs that are in doubt, so that a caller who waited for one sees that.
     in_doubt_count: AtomicU64,
     storage: Arc<dyn Storage>,
     epoch: Epoch,
+    runtime: Runtime,
     end: AtomicPosition,
     synced: AtomicPosition,
-    next_ready: AtomicBool,
+    ready_count: AtomicUsize,
+    /// A leader waits for a segment.
+    leader_waits: AtomicBool,
+    /// The number of syncs when the segment that is being written was entered, and how many there
+    /// were while the one before was written.
+    syncs_at_entry: AtomicU64,
+    syncs_in_last: AtomicU64,
+    /// How long the last switch to a new segment waited for one, in nanoseconds.
+    switch_wait_ns: AtomicU64,
     poisoned: AtomicBool,
     cause: Mutex<Option<Error>>,
     on_poison: Box<dyn Fn(&Error) + Send + Sync>,
@@ -231,15 +245,13 @@ impl LogWriter {
         }
         let salt = runtime.random_u64();
         let mut supply = Supply::new(storage.clone(), epoch, size, options.recycle_count, highest);
-        if let Err(failure) = supply.prepare(0) {
-            match reserve {
-                Some(name) if failure.error.is_no_space() => {
-                    supply.prepare_from(&name).map_err(|e| e.error)?
-                }
-                _ => return Err(failure.error),
+        let fresh = match (supply.prepare(false), reserve) {
+            (Ok(fresh), _) => fresh,
+            (Err(failure), Some(name)) if failure.error.is_no_space() => {
+                supply.prepare_from(&name).map_err(|e| e.error)?
             }
-        }
-        let fresh = supply.prepared.take().expect("prepared above");
+            (Err(failure), _) => return Err(failure.error),
+        };
         let first_segment = fresh.number;
         let header = SegmentHeader {
             store_id,
@@ -257,14 +269,20 @@ impl LogWriter {
             synced: AtomicPosition::new(Position::new(first_segment, 0)),
             appender: runtime.mutex(appender),
             supply: runtime.mutex(supply),
+            ready: runtime.mutex(VecDeque::new()),
             live: runtime.mutex(live),
             sync_role: runtime.mutex(InDoubt::default()),
             in_doubt_count: AtomicU64::new(0),
             storage,
             epoch,
-            next_ready: AtomicBool::new(false),
+            ready_count: AtomicUsize::new(0),
+            leader_waits: AtomicBool::new(false),
+            syncs_at_entry: AtomicU64::new(0),
+            syncs_in_last: AtomicU64::new(0),
+            switch_wait_ns: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
             cause: runtime.mutex(None),
+            runtime,
             on_poison,
             appended_record_count: AtomicU64::new(0),
             appended_bytes: AtomicU64::new(0),
@@ -399,22 +417,64 @@ impl LogWriter {
         Ok(end)
     }
 
+    /// Whether writers sync the log, and not only flushes.
+    fn is_synced_by_writers(&self) -> bool {
+        let now = self.sync_count.load(Ordering::Relaxed);
+        let here = now.saturating_sub(self.syncs_at_entry.load(Ordering::Relaxed));
+        here.max(self.syncs_in_last.load(Ordering::Relaxed)) >= SYNCS_OF_WRITERS
+    }
+
+    fn take_ready(&self) -> Option<Fresh> {
+        let mut ready = self.ready.lock();
+        let fresh = ready.pop_front();
+        self.ready_count.store(ready.len(), Ordering::Release);
+        fresh
+    }
+
+    /// Puts a segment that was not used after all before the others.
+    fn put_back(&self, fresh: Fresh) {
+        let mut ready = self.ready.lock();
+        ready.push_front(fresh);
+        self.ready_count.store(ready.len(), Ordering::Release);
+    }
+
+    /// The next segment: one that is ready, or one that is made now.
+    fn next_segment(&self) -> Result<Fresh> {
+        if let Some(fresh) = self.take_ready() {
+            self.switch_wait_ns.store(0, Ordering::Relaxed);
+            return Ok(fresh);
+        }
+        let start = self.runtime.now();
+        self.leader_waits.store(true, Ordering::Release);
+        let mut supply = self.supply.lock();
+        self.leader_waits.store(false, Ordering::Release);
+        // Another task may have made it ready meanwhile.
+        let fresh = match self.take_ready() {
+            Some(fresh) => Ok(fresh),
+            None => supply.prepare(self.is_synced_by_writers()),
+        };
+        let ns = self.runtime.now().since(start).as_nanos();
+        self.switch_wait_ns.store(ns as u64, Ordering::Relaxed);
+        fresh.map_err(|e| self.supply_failed(e))
+    }
+
+    /// How long the last switch to a new segment waited until one was ready.
+    pub fn switch_wait(&self) -> Duration {
+        Duration::from_nanos(self.switch_wait_ns.load(Ordering::Relaxed))
+    }
+
     /// Continues in the next segment, with room for a record of `total` bytes. Its first record
     /// has the synced position.
     #[cold]
     fn switch(&self, appender: &mut Appender, total: u64) -> Result<()> {
-        let mut supply = self.supply.lock();
-        let sync_count = self.sync_count.load(Ordering::Relaxed);
-        let prepared = supply.prepare(sync_count);
-        prepared.map_err(|e| self.supply_failed(e))?;
-        let fresh = supply.prepared.as_ref().expect("prepared above");
+        let fresh = self.next_segment()?;
         let needed = SEGMENT_HEADER_BYTES as u64 + total;
-        if fresh.file.len() < needed {
-            // If this fails, the segment stays prepared.
-            fresh
-                .file
-                .reserve(needed)
-                .map_err(|e| Error::from(e).context("making room for a large batch in the log"))?;
+        if fresh.file.len() < needed
+            && let Err(error) = fresh.file.reserve(needed)
+        {
+            self.put_back(fresh);
+            let what = "making room for a large batch in the log";
+            return Err(Error::from(error).context(what));
         }
         let previous = ChainEnd {
             segment: appender.number,
@@ -427,17 +487,22 @@ impl LogWriter {
             salt: self.salt,
             previous,
         };
-        let next = Self::enter(fresh.file.clone(), &header, appender.next_sequence);
-        let next = next.map_err(|error| {
-            let error = error.context("writing a log segment's header");
-            match error.is_unreachable() {
-                // The append had no effect, so the segment stays prepared.
-                true => error,
-                false => self.poison(error),
+        let next = match Self::enter(fresh.file.clone(), &header, appender.next_sequence) {
+            Ok(next) => next,
+            Err(error) => {
+                let error = error.context("writing a log segment's header");
+                if !error.is_unreachable() {
+                    return Err(self.poison(error));
+                }
+                // The append had no effect, so the segment stays ready.
+                self.put_back(fresh);
+                return Err(error);
             }
-        })?;
-        supply.prepared = None;
-        self.next_ready.store(false, Ordering::Release);
+        };
+        let syncs = self.sync_count.load(Ordering::Relaxed);
+        let before = self.syncs_at_entry.swap(syncs, Ordering::Relaxed);
+        self.syncs_in_last
+            .store(syncs.saturating_sub(before), Ordering::Relaxed);
         {
             let mut live = self.live.lock();
             live.close_current(appender.offset);
@@ -552,24 +617,34 @@ impl LogWriter {
         LogStart::of_segment(self.first_segment.into(), self.salt)
     }
 
-    /// Whether a background task should call [`LogWriter::prepare_next`].
-    pub fn needs_prepare(&self) -> bool {
-        !self.next_ready.load(Ordering::Acquire) && !self.poisoned.load(Ordering::Acquire)
+    /// Whether a background task should call [`LogWriter::prepare`] to have `wanted` segments
+    /// ready.
+    pub fn needs_prepare(&self, wanted: usize) -> bool {
+        let ready = self.ready_count.load(Ordering::Acquire);
+        ready < wanted && !self.poisoned.load(Ordering::Acquire)
     }
 
-    /// Makes the next segment ready, so that no writer waits for it. A background task calls this.
+    /// Makes segments ready until `wanted` are, so that no writer waits for one. A background task
+    /// calls this.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] and other failures leave the log usable, and the call may be
     /// repeated. A failed sync of the folder is [`ErrorKind::Poisoned`].
-    pub fn prepare_next(&self) -> Result<()> {
+    pub fn prepare(&self, wanted: usize) -> Result<()> {
         self.check()?;
-        let mut supply = self.supply.lock();
-        let sync_count = self.sync_count.load(Ordering::Relaxed);
-        let prepared = supply.prepare(sync_count);
-        prepared.map_err(|e| self.supply_failed(e))?;
-        self.next_ready.store(true, Ordering::Release);
-        Ok(())
+        // A leader that waits for a segment takes the first one that is ready.
+        while self.needs_prepare(wanted) && !self.leader_waits.load(Ordering::Acquire) {
+            let mut supply = self.supply.lock();
+            if !self.needs_prepare(wanted) {
+                break;
+            }
+            let prepared = supply.prepare(self.is_synced_by_writers());
+            let fresh = prepared.map_err(|e| self.supply_failed(e))?;
+            let mut ready = self.ready.lock();
+            ready.push_back(fresh);
+            self.ready_count.store(ready.len(), Ordering::Release);
+        }
+        self.check()
     }
 
     /// Removes the segments below `before`: some are kept to be recycled, the others are deleted.
@@ -627,8 +702,12 @@ impl LogWriter {
     /// The first failure of the storage. It costs nothing but space on the disk.
     pub fn shrink(&self, least_bytes: u64) -> Result<()> {
         self.check()?;
-        let doomed = self.supply.lock().give_up();
-        self.next_ready.store(false, Ordering::Release);
+        let ready = {
+            let mut ready = self.ready.lock();
+            self.ready_count.store(0, Ordering::Release);
+            std::mem::take(&mut *ready)
+        };
+        let doomed = self.supply.lock().give_up(ready.into_iter());
         let deleted = self.delete(doomed);
         let mut appender = self.appender.lock();
         let end = u64::from(appender.offset);
@@ -657,6 +736,8 @@ impl LogWriter {
         drop(role);
         self.appender.lock().file = None;
         self.supply.lock().release();
+        self.ready.lock().clear();
+        self.ready_count.store(0, Ordering::Release);
     }
 
     /// The number of the oldest segment that is kept.
@@ -686,7 +767,7 @@ impl LogWriter {
         };
         {
             let supply = self.supply.lock();
-            stats.prepared_segment_count = usize::from(supply.prepared.is_some());
+            stats.prepared_segment_count = self.ready_count.load(Ordering::Acquire);
             stats.pooled_segment_count = supply.pool_count();
             stats.created_segment_count = supply.created_count;
             stats.recycled_segment_count = supply.recycled_count;

@@ -21,6 +21,7 @@ pub(in crate::jobs) struct PickState {
     unsettled: Vec<SeqRange>,
     /// Bytes that lookups read in vain, by table.
     seek_bytes: BTreeMap<u64, u64>,
+    free_bytes: Option<u64>,
 }
 
 impl PickState {
@@ -39,6 +40,7 @@ impl PickState {
                 true => view.seek_bytes(),
                 false => BTreeMap::new(),
             },
+            free_bytes: jobs.env.free_bytes(),
             view,
             settings,
             reserved,
@@ -54,6 +56,7 @@ impl PickState {
             seek_bytes: &self.seek_bytes,
             overlaps,
             last_picked: &NOTHING_PICKED,
+            free_bytes: self.free_bytes,
         }
     }
 

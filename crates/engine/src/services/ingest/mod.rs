@@ -94,7 +94,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         // An ingest waits like a writer who fills a memtable, because it adds a run as a flush
         // does.
         let bytes = || part.keyspace.load_settings().all.memtable_bytes;
-        crate::commit::write::wait_for_keyspace(commit, &part.keyspace, bytes)
+        crate::commit::admit::wait_for_keyspace(commit, &part.keyspace, None, bytes)
             .map_err(Failed::before_the_record)?;
     }
     let _changes = commit.catalog().changes();

@@ -23,8 +23,8 @@ use super::report::{LogFound, LogHole};
 use crate::formats::batch::count_entries;
 use crate::formats::log::format::{
     BadHeader, BadRecord, ChainEnd, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible,
-    RECORD_ALIGN_BYTES, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain,
-    parse_segment_name, segment_name, unknown_record,
+    READY_SEGMENTS_MAX, RECORD_ALIGN_BYTES, RecordKind, RecordSeed, SEGMENT_HEADER_BYTES,
+    SegmentHeader, chain, parse_segment_name, segment_name, unknown_record,
 };
 use crate::formats::log::position::LogStart;
 use crate::formats::log::reader::{SegmentHead, SegmentReader, UnreadablePart};
@@ -539,12 +539,13 @@ impl Reading<'_> {
             false => self.synced > reached && self.synced.segment >= end.segment,
         };
         // A close says how far the log went. Otherwise a missing start shows that there was more,
-        // and so do two segments without a header: only one is prepared ahead of the log.
+        // and so do more segments without a header than are made ready and entered.
         let nothing = self.found.first_is_missing
             && self.found.record_count == 0
             && self.empty_start.is_none()
             && !self.closed;
-        let known = known || self.unreadable_count > 1 && !self.closed;
+        let most = READY_SEGMENTS_MAX as u64 + 1;
+        let known = known || self.unreadable_count > most && !self.closed;
         self.found.is_broken |= known || nothing;
         self.end_is_certain |= self.closed;
         if self.lost_tail || known || nothing {

@@ -188,23 +188,35 @@ impl ArenaPool {
         })
     }
 
-    /// Makes sure that an arena is kept for the next [`ArenaPool::take`], so that it need not fault
-    /// one in. A background task calls this.
+    /// Makes sure that `wanted` arenas are kept for the next calls of [`ArenaPool::take`], so that
+    /// they need not fault any in. A background task calls this.
     ///
     /// # Errors
     /// Those of [`ArenaPool::take`].
-    pub fn prepare(&self) -> Result<(), ArenaError> {
+    pub fn prepare(&self, wanted: usize) -> Result<(), ArenaError> {
         let shared = &self.shared;
-        let kept = |place: &AtomicPtr<u8>| !place.load(Ordering::Relaxed).is_null();
-        if shared.shelf[..shared.keep_count].iter().any(kept) {
-            return Ok(());
-        }
+        let kept = |place: &&AtomicPtr<u8>| !place.load(Ordering::Relaxed).is_null();
+        let shelf = &shared.shelf[..shared.keep_count];
+        let missing = wanted
+            .min(shelf.len())
+            .saturating_sub(shelf.iter().filter(kept).count());
         let pages = match shared.prefault {
             true => Pages::AtOnce,
             false => Pages::AsWritten,
         };
-        // When it is dropped, it goes to the shelf.
-        self.map(shared.arena_bytes, pages).map(drop)
+        for _ in 0..missing {
+            // When it is dropped, it goes to the shelf.
+            self.map(shared.arena_bytes, pages).map(drop)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an arena is kept for the next [`ArenaPool::take`].
+    pub fn has_kept(&self) -> bool {
+        let shelf = &self.shared.shelf[..self.shared.keep_count];
+        shelf
+            .iter()
+            .any(|place| !place.load(Ordering::Relaxed).is_null())
     }
 
     /// Refuses new arenas of at least this size, as a system without memory would. For tests.

@@ -401,13 +401,13 @@ fn a_group_with_room_is_never_refused_as_full() {
 #[test]
 fn a_prepared_arena_is_the_next_one_taken() {
     let pool = ArenaPool::new(MIN_ARENA_BYTES, 1, false);
-    pool.prepare().expect("memory");
-    pool.prepare()
+    pool.prepare(1).expect("memory");
+    pool.prepare(1)
         .expect("one is kept, so there is nothing to do");
     assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
     let taken = pool.take(0).expect("kept");
     assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
-    pool.prepare().expect("memory");
+    pool.prepare(1).expect("memory");
     assert_eq!(pool.held_bytes(), 2 * MIN_ARENA_BYTES as u64);
     drop(taken);
     assert_eq!(

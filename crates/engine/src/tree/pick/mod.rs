@@ -69,6 +69,8 @@ pub struct PickInput<'a> {
     /// The last pick of each level. Without the second score the next table in the order of keys is
     /// picked.
     pub last_picked: &'a LastPicked,
+    /// Free bytes where tables are written, if they are known.
+    pub free_bytes: Option<u64>,
 }
 
 /// The kind of work of a choice.
@@ -245,7 +247,7 @@ fn hull<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> Option<KeyR
         })
 }
 
-fn file_bytes<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> u64 {
+pub(in crate::tree) fn file_bytes<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> u64 {
     tables
         .into_iter()
         .fold(0, |sum, t| sum.saturating_add(t.file_bytes))
@@ -504,7 +506,11 @@ impl<'a> Picker<'a> {
         for (_, tables) in &mut taken {
             tables.retain(|t| piece(t) == chosen);
         }
-        if let Some(range) = within {
+        let cut = match within {
+            None => self.first_part(&taken),
+            Some(range) => Some(range.clone()),
+        };
+        if let Some(range) = &cut {
             self.keep_what_must_go(&mut taken, range);
         }
         let mut inputs: Vec<LevelInput> = taken
@@ -553,6 +559,27 @@ impl<'a> Picker<'a> {
         })
     }
 
+    /// If these tables are far too many for one job, a range for which they are about enough: that
+    /// of the first tables of the largest run. A run that was merged within level 0 can be larger
+    /// than a job. Older runs of one flush span all keys, and go down as a whole with the first
+    /// part.
+    fn first_part(&self, taken: &[(&Arc<Run>, Vec<Arc<TableMeta>>)]) -> Option<KeyRange> {
+        let max_job_bytes = self.input.options.max_job_bytes;
+        let of_run = |run: &(&Arc<Run>, Vec<Arc<TableMeta>>)| file_bytes(&run.1);
+        let all: u64 = taken.iter().map(of_run).fold(0, u64::saturating_add);
+        if all <= max_job_bytes.saturating_mul(2) {
+            return None;
+        }
+        let (_, tables) = taken.iter().max_by_key(|run| of_run(run))?;
+        let mut bytes = 0u64;
+        let first = tables.iter().take_while(|table| {
+            let is_enough = bytes >= max_job_bytes;
+            bytes = bytes.saturating_add(table.file_bytes);
+            !is_enough
+        });
+        hull(first)
+    }
+
     /// Keeps the tables that overlap `range`, and every older table that overlaps a kept one.
     fn keep_what_must_go(&self, taken: &mut [(&Arc<Run>, Vec<Arc<TableMeta>>)], range: &KeyRange) {
         let mut wanted = Ranges::default();
@@ -567,16 +594,28 @@ impl<'a> Picker<'a> {
     }
 
     /// Merges newer neighbouring runs while the older ones cannot move down (C5).
-    fn within_level0(&self, score: f64) -> Option<Choice> {
+    /// Such a merge has at most `most` bytes.
+    fn within_level0(&self, score: f64, most: u64) -> Option<Choice> {
         let options = self.input.options;
         let count = match self.input.jobs.is_empty() {
             true => options.l0_intra_count,
             false => options.l0_intra_count.max(options.l0_intra_busy_count),
         };
-        if self.free_runs().count() < count {
+        let run_count = self.free_runs().count();
+        let free_count = match options.redirects {
+            // What lookups search. Scans search all runs, also disjoint ones.
+            true => depth(self.free_runs().map(|run| &run.tables)).max(run_count / 4),
+            false => run_count,
+        };
+        if free_count < count {
             return None;
         }
-        let runs = self.input.version.runs();
+        let all = self.input.version.runs();
+        let (runs, max_bytes) = match options.redirects {
+            true => self.mergeable(all),
+            false => (all, options.max_job_bytes),
+        };
+        let max_bytes = max_bytes.min(most);
         let is_free = |run: &Run| run.tables.tables().iter().all(|t| !self.is_reserved(t));
         let mut best: Option<(f64, &[Arc<Run>])> = None;
         let mut start = 0;
@@ -598,7 +637,7 @@ impl<'a> Picker<'a> {
                 .map(|(i, run)| (i + 1, run))
             {
                 bytes = bytes.saturating_add(run.tables.file_bytes());
-                if bytes > options.max_job_bytes {
+                if bytes > max_bytes {
                     break;
                 }
                 if count < options.l0_intra_min_count.max(2) {
@@ -625,10 +664,31 @@ impl<'a> Picker<'a> {
             .collect();
         let reason = format!(
             "level 0 has {} runs and the oldest cannot move down now: {} newer neighbours merge",
-            runs.len(),
+            all.len(),
             group.len()
         );
         Choice::new(ChoiceKind::IntraL0, 0, inputs, score, reason)
+    }
+
+    /// The runs that may merge within level 0 with `redirect`, and the most bytes of one merge. The
+    /// oldest runs are left out, as many as make a compaction due and at most a quarter of the
+    /// largest job: the next job takes them down, and must not wait for a merge. If level 0 is very
+    /// large, an eighth of it may be merged at once, so that it has few runs whatever its size is,
+    /// but not more than a quarter of the free bytes.
+    fn mergeable<'r>(&self, runs: &'r [Arc<Run>]) -> (&'r [Arc<Run>], u64) {
+        let options = self.input.options;
+        let bytes_of = |run: &Arc<Run>| run.tables.file_bytes();
+        let mut oldest = 0u64;
+        let kept = runs.iter().rev().take(options.l0_trigger_count);
+        let kept = kept.take_while(|run| {
+            oldest = oldest.saturating_add(bytes_of(run));
+            oldest <= options.max_job_bytes / 4
+        });
+        let kept = kept.count();
+        let all = runs.iter().map(bytes_of).fold(0, u64::saturating_add);
+        let free = self.input.free_bytes.unwrap_or(u64::MAX);
+        let most = options.max_job_bytes.max((all / 8).min(free / 4));
+        (&runs[..runs.len() - kept], most)
     }
 
     /// Whether no other source's slot lies between two runs.
@@ -748,7 +808,7 @@ pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Cho
         };
         match down {
             Some(choice) => Some(picker.through_next_level(choice, &scores)),
-            None if level == 0 => picker.within_level0(score),
+            None if level == 0 => picker.within_level0(score, u64::MAX),
             None => None,
         }
     });
@@ -756,6 +816,14 @@ pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Cho
         None if nothing_due => picker.down_by_seeks(levels),
         picked => picked,
     }
+}
+
+/// The next merge within level 0 of at most `most` bytes, if one is due.
+pub fn pick_within_level0(input: &PickInput<'_>, most: u64) -> Option<Choice> {
+    let picker = Picker::new(input);
+    let score = picker.level0_score();
+    let within = || picker.within_level0(score, most);
+    (score >= 1.0).then(within).flatten()
 }
 
 /// The next step of a manual compaction. Everything in the range moves down to the deepest level
@@ -809,6 +877,7 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
 
 mod bounds;
 mod deletes;
+mod depth;
 mod down;
 mod overlaps;
 mod seeks;
@@ -818,7 +887,8 @@ mod three_levels;
 pub use crate::tree::pick::targets::{PickOptions, Targets, targets};
 pub use bounds::{Division, hard_cuts, older_ranges, soft_cuts};
 pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
+pub use depth::depth;
 pub use overlaps::Overlaps;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::tree) mod tests;

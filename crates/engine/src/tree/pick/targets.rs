@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::types::options::{
-    ByLevel, Compression, KeyspaceSettings, LevelTargets, ScheduleOptions,
+    ByLevel, Compression, KeyspaceSettings, LevelTargets, Options, StallPolicy,
 };
 
 /// The settings that decide when and how much to compact. Sizes are in bytes.
@@ -22,6 +22,9 @@ pub struct PickOptions {
     pub l0_intra_busy_count: usize,
     /// The minimum number of runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
+    /// Level 0 takes any number of runs (`stall_policy` is `redirect`). What then counts for merges
+    /// within level 0 is its depth, and they may be larger than `max_job_bytes`.
+    pub redirects: bool,
     /// The target size of level 1.
     pub level1_bytes: u64,
     /// How many times larger the target of each further level is.
@@ -49,6 +52,9 @@ pub struct PickOptions {
     pub seek_compaction: bool,
 }
 
+/// With `redirect`, runs of level 0 merge with each other from this depth on.
+const L0_DEPTH_COUNT: usize = 12;
+
 impl Default for PickOptions {
     fn default() -> PickOptions {
         PickOptions {
@@ -56,6 +62,7 @@ impl Default for PickOptions {
             l0_intra_count: 6,
             l0_intra_busy_count: 0,
             l0_intra_min_count: 3,
+            redirects: false,
             level1_bytes: 256 << 20,
             level_factor: 10,
             table_bytes: 64 << 20,
@@ -72,12 +79,20 @@ impl Default for PickOptions {
 }
 
 impl PickOptions {
-    /// The settings for a keyspace.
-    pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
+    /// The settings for a keyspace with these settings, in a store with these options.
+    pub fn of(settings: &KeyspaceSettings, options: &Options) -> PickOptions {
+        let schedule = &options.schedule;
+        let redirects = options.stall_policy == StallPolicy::Redirect;
+        let slowdown = settings.l0_slowdown_count as usize;
         PickOptions {
             l0_trigger_count: settings.l0_trigger_count as usize,
-            // The number of runs at which writers are slowed down.
-            l0_intra_busy_count: settings.l0_slowdown_count as usize,
+            // The number of runs at which writers are slowed down. With `redirect` nobody is, so
+            // reads decide.
+            l0_intra_busy_count: match redirects {
+                true => slowdown.min(L0_DEPTH_COUNT),
+                false => slowdown,
+            },
+            redirects,
             level1_bytes: settings.level1_bytes,
             level_factor: settings.level_factor.into(),
             table_bytes: settings.table_bytes,

@@ -17,9 +17,9 @@ use crate::types::options::{ByLevel, Compression, LevelTargets};
 
 const MIB: u64 = 1 << 20;
 
-struct Drawing {
-    version: KeyspaceVersion,
-    options: PickOptions,
+pub(in crate::tree) struct Drawing {
+    pub(in crate::tree) version: KeyspaceVersion,
+    pub(in crate::tree) options: PickOptions,
     jobs: Vec<Reservation>,
     unsettled: Vec<SeqRange>,
     seek_bytes: BTreeMap<u64, u64>,
@@ -97,7 +97,7 @@ fn draw_table(text: &str, seq: u64) -> Arc<TableMeta> {
     Arc::new(table)
 }
 
-fn draw(text: &str) -> Drawing {
+pub(in crate::tree) fn draw(text: &str) -> Drawing {
     let mut options = PickOptions {
         level1_bytes: 100 * MIB,
         max_job_bytes: 1000 * MIB,
@@ -211,6 +211,7 @@ impl Drawing {
             seek_bytes: &self.seek_bytes,
             overlaps: None,
             last_picked: &NOTHING_PICKED,
+            free_bytes: None,
         }
     }
 }

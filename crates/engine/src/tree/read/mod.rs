@@ -195,38 +195,45 @@ fn ask_memtable(
     }
 }
 
-/// The most runs and levels whose filters a get prefetches together. If a view has more, they are
-/// searched one by one without prefetching.
+/// The most runs and levels whose filters a get prefetches together.
 const CANDIDATES: usize = 32;
 
-/// The tables that may have a key, from the newest to the oldest.
+/// Tables of neighbouring runs, or of runs and all levels, that may have a key, from the newest to
+/// the oldest.
 struct Candidates<'v> {
     tables: [Option<&'v Arc<TableHandle>>; CANDIDATES],
     count: usize,
+    /// The source after these tables. `None` if the levels are among them, so that nothing is
+    /// older.
+    next: Option<usize>,
 }
 
 impl<'v> Candidates<'v> {
-    /// Those in the sources from `from` on, and in the levels. `None` if a memtable lies between
-    /// them, because flushes may be installed in another order than their memtables have, or if
-    /// there are too many.
+    /// Those from source `from` on, up to a memtable (flushes may be installed in another order
+    /// than their memtables have) or to [`CANDIDATES`].
     #[inline]
-    fn of(view: &'v KeyspaceView, from: usize, key: &[u8]) -> Option<Candidates<'v>> {
+    fn of(view: &'v KeyspaceView, from: usize, key: &[u8]) -> Candidates<'v> {
         let mut found = Candidates {
             tables: [None; CANDIDATES],
             count: 0,
+            next: None,
         };
-        let sources = &view.sources[from..];
-        if sources.len() + view.levels.len() > CANDIDATES {
-            return None;
-        }
-        for source in sources {
+        for (i, source) in view.sources.iter().enumerate().skip(from) {
             match source {
-                Source::Run(run) => found.add(&run.tables, key),
-                Source::Memtable(_) => return None,
+                Source::Run(run) if i - from < CANDIDATES => found.add(&run.tables, key),
+                _ => {
+                    found.next = Some(i);
+                    return found;
+                }
             }
         }
+        if view.sources.len() - from + view.levels.len() > CANDIDATES {
+            // The levels follow alone.
+            found.next = Some(view.sources.len());
+            return found;
+        }
         view.levels.iter().for_each(|level| found.add(level, key));
-        Some(found)
+        found
     }
 
     #[inline]
@@ -253,61 +260,34 @@ impl<'v> Candidates<'v> {
 fn search_tables(
     tree: &Tree,
     view: &KeyspaceView,
-    from: usize,
+    mut from: usize,
     key: &[u8],
     seq: u64,
     mut value: Out<'_>,
 ) -> Result<bool> {
     let hash = hash(key);
-    let Some(candidates) = Candidates::of(view, from, key) else {
-        return search_tables_one_by_one(tree, view, from, key, hash, seq, value);
-    };
-    candidates.prefetch_filters(hash);
-    for handle in candidates.iter() {
-        match ask_table(tree, handle, key, hash, seq, value.as_deref_mut())? {
-            Answer::Unknown => {}
-            Answer::Gone => return Ok(false),
-            Answer::Value => return Ok(true),
+    loop {
+        let candidates = Candidates::of(view, from, key);
+        candidates.prefetch_filters(hash);
+        for handle in candidates.iter() {
+            match ask_table(tree, handle, key, hash, seq, value.as_deref_mut())? {
+                Answer::Unknown => {}
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            }
         }
-    }
-    Ok(false)
-}
-
-/// Does the same as `search_tables` for rare views, which have memtables between runs, or very many
-/// runs.
-#[cold]
-fn search_tables_one_by_one(
-    tree: &Tree,
-    view: &KeyspaceView,
-    from: usize,
-    key: &[u8],
-    hash: u64,
-    seq: u64,
-    mut value: Out<'_>,
-) -> Result<bool> {
-    let ask_level = |level: &LevelView, value: Out<'_>| match level.level.find(key) {
-        Some(i) => ask_table(tree, &level.handles[i], key, hash, seq, value),
-        None => Ok(Answer::Unknown),
-    };
-    for source in &view.sources[from..] {
-        let answer = match source {
-            Source::Memtable(m) => ask_memtable(m, key, seq, value.as_deref_mut())?,
-            Source::Run(run) => ask_level(&run.tables, value.as_deref_mut())?,
+        let Some(next) = candidates.next else {
+            return Ok(false);
         };
-        match answer {
-            Answer::Unknown => {}
-            Answer::Gone => return Ok(false),
-            Answer::Value => return Ok(true),
+        from = next;
+        if let Some(Source::Memtable(m)) = view.sources.get(from) {
+            match ask_memtable(m, key, seq, value.as_deref_mut())? {
+                Answer::Unknown => from += 1,
+                Answer::Gone => return Ok(false),
+                Answer::Value => return Ok(true),
+            }
         }
     }
-    for level in &view.levels {
-        match ask_level(level, value.as_deref_mut())? {
-            Answer::Unknown => {}
-            Answer::Gone => return Ok(false),
-            Answer::Value => return Ok(true),
-        }
-    }
-    Ok(false)
 }
 
 /// Searches one table.
@@ -390,45 +370,26 @@ pub(crate) fn get_pinned(
         }))
     };
     let mut from = 0;
-    while let Some(Source::Memtable(m)) = view.sources.get(from) {
-        match ask_memtable(m, key, seq, Some(&mut copied))? {
-            Answer::Unknown => from += 1,
-            Answer::Gone => return Ok(None),
-            Answer::Value => return own(copied),
+    loop {
+        while let Some(Source::Memtable(m)) = view.sources.get(from) {
+            match ask_memtable(m, key, seq, Some(&mut copied))? {
+                Answer::Unknown => from += 1,
+                Answer::Gone => return Ok(None),
+                Answer::Value => return own(copied),
+            }
         }
-    }
-    if let Some(candidates) = Candidates::of(&view, from, key) {
+        let candidates = Candidates::of(&view, from, key);
         candidates.prefetch_filters(hash);
         for handle in candidates.iter() {
             if let Some(answer) = ask_table_pinned(tree, handle, key, hash, seq)? {
                 return Ok(answer);
             }
         }
-        return Ok(None);
-    }
-    let ask_level = |level: &LevelView| match level.level.find(key) {
-        Some(i) => ask_table_pinned(tree, &level.handles[i], key, hash, seq),
-        None => Ok(None),
-    };
-    for source in &view.sources[from..] {
-        let answer = match source {
-            Source::Memtable(m) => match ask_memtable(m, key, seq, Some(&mut copied))? {
-                Answer::Unknown => None,
-                Answer::Gone => return Ok(None),
-                Answer::Value => return own(copied),
-            },
-            Source::Run(run) => ask_level(&run.tables)?,
+        let Some(next) = candidates.next else {
+            return Ok(None);
         };
-        if let Some(answer) = answer {
-            return Ok(answer);
-        }
+        from = next;
     }
-    for level in &view.levels {
-        if let Some(answer) = ask_level(level)? {
-            return Ok(answer);
-        }
-    }
-    Ok(None)
 }
 
 /// Searches a table. Returns `None` if it has neither an entry of the key nor a range delete over

@@ -15,7 +15,7 @@ fn of_keyspaces() -> impl Iterator<Item = &'static Setting> {
 impl KeyspaceSettings {
     /// The pairs of values that must be in ascending order: lower name and value, upper name and
     /// value.
-    pub(super) fn relations(&self) -> [(&'static str, u64, &'static str, u64); 3] {
+    pub(super) fn relations(&self) -> [(&'static str, u64, &'static str, u64); 4] {
         let (trigger, slowdown, stop) = (
             self.l0_trigger_count.into(),
             self.l0_slowdown_count.into(),
@@ -24,6 +24,12 @@ impl KeyspaceSettings {
         [
             ("l0_trigger_count", trigger, "l0_slowdown_count", slowdown),
             ("l0_slowdown_count", slowdown, "l0_stop_count", stop),
+            (
+                "pending_slowdown_bytes",
+                self.pending_slowdown_bytes,
+                "pending_stop_bytes",
+                self.pending_stop_bytes,
+            ),
             (
                 "table_bytes",
                 self.table_bytes,
@@ -73,6 +79,12 @@ impl KeyspaceOptions {
             both("l0_slowdown_count", slowdown, "l0_stop_count", stop),
             both("l0_trigger_count", trigger, "l0_stop_count", stop),
             both(
+                "pending_slowdown_bytes",
+                self.pending_slowdown_bytes,
+                "pending_stop_bytes",
+                self.pending_stop_bytes,
+            ),
+            both(
                 "table_bytes",
                 self.table_bytes,
                 "level1_bytes",
@@ -85,7 +97,7 @@ impl KeyspaceOptions {
     /// The settings in force for a keyspace that has set these options, in a store with these
     /// defaults. A default that does not fit an option that was set gives way: if `l0_stop_count`
     /// was set to 8 and the default of `l0_trigger_count` is 16, the trigger becomes 8 too. So the
-    /// trigger is never above the slowdown, the slowdown never above the stop, and a table never
+    /// trigger is never above the slowdown, no slowdown is above its stop, and a table is never
     /// larger than level 1.
     pub fn over(&self, base: &KeyspaceSettings) -> KeyspaceSettings {
         let mut all = self.overlay(base);
@@ -105,6 +117,10 @@ impl KeyspaceOptions {
         all.l0_slowdown_count = all
             .l0_slowdown_count
             .clamp(all.l0_trigger_count, all.l0_stop_count);
+        if self.pending_stop_bytes.is_none() {
+            all.pending_stop_bytes = all.pending_stop_bytes.max(all.pending_slowdown_bytes);
+        }
+        all.pending_slowdown_bytes = all.pending_slowdown_bytes.min(all.pending_stop_bytes);
         if self.level1_bytes.is_none() {
             all.level1_bytes = all.level1_bytes.max(all.table_bytes);
         }

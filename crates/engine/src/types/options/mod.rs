@@ -125,6 +125,12 @@ pub enum StallPolicy {
     /// Writers are slowed down: the nearer a limit, the fewer bytes a second are taken. At the
     /// limit they wait. A few long waits become many short ones.
     Slowdown,
+    /// As `Slowdown`, and the size of memtables and the number of compactions at once are tuned
+    /// before that (ADOC, FAST 2023).
+    Adoc,
+    /// Writers wait for memory, and not for compactions: level 0 takes any number of runs, and
+    /// compactions catch up later (after KVAccel).
+    Redirect,
 }
 
 /// A value for each level, 0 to 6.
@@ -441,10 +447,12 @@ settings_table! {
             AtOpen("the sides are measured from the open on");
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind:
         /// "stop" does not delay them until a limit is reached, where they wait; "slowdown" takes
-        /// fewer bytes a second the nearer the limits are.
+        /// fewer bytes a second the nearer the limits are; "adoc" also tunes the size of memtables
+        /// and the number of compactions at once; "redirect" lets them wait for memory only, and
+        /// compactions catch up later.
         stall_policy: StallPolicy = StallPolicy::Slowdown, "mode",
-            "`\"stop\"` or `\"slowdown\"`; default `\"slowdown\"`.",
-            choice("\"stop\" or \"slowdown\""), WhileOpen;
+            "`\"stop\"`, `\"slowdown\"`, `\"adoc\"` or `\"redirect\"`; default `\"slowdown\"`.",
+            choice("\"stop\", \"slowdown\", \"adoc\" or \"redirect\""), WhileOpen;
         /// How often a store that is open for writing writes its statistics to the file
         /// STATS.json, which other processes can read; 0 is never. The file has some 10 KB, and 1
         /// KB more for each keyspace, and is written without a sync.
@@ -476,15 +484,26 @@ settings_table! {
         l0_trigger_count: u32 = 4, "runs",
             "From 1 to 1000 runs; default 4.",
             within(1, 1000), tag::L0_TRIGGER_COUNT;
-        /// Level-0 runs from which on writers are slowed down, unless stall_policy is "stop"; at
-        /// least l0_trigger_count.
+        /// Level-0 runs over one key from which on writers are slowed down, if stall_policy is
+        /// "slowdown" or "adoc"; at least l0_trigger_count.
         l0_slowdown_count: u32 = 20, "runs",
             "From 1 to 10000 runs; default 20.",
             within(1, 10_000), tag::L0_SLOWDOWN_COUNT;
-        /// Level-0 runs at which writers wait; at least l0_slowdown_count.
+        /// Level-0 runs over one key at which writers wait, or are slowed down if stall_policy is
+        /// "redirect"; at least l0_slowdown_count.
         l0_stop_count: u32 = 36, "runs",
             "From 1 to 10000 runs; default 36.",
             within(1, 10_000), tag::L0_STOP_COUNT;
+        /// Bytes that compactions have to read, until each level has its target size, from which on
+        /// writers are slowed down, unless stall_policy is "stop".
+        pending_slowdown_bytes: u64 = 64 << 30, "bytes",
+            "From 1 MiB to 1024 TiB; default 64 GiB.",
+            within(1 << 20, 1 << 50), tag::PENDING_SLOWDOWN_BYTES;
+        /// Bytes that compactions have to read at which writers wait, unless stall_policy is
+        /// "redirect"; at least pending_slowdown_bytes.
+        pending_stop_bytes: u64 = 256 << 30, "bytes",
+            "From 1 MiB to 1024 TiB; default 256 GiB.",
+            within(1 << 20, 1 << 50), tag::PENDING_STOP_BYTES;
         /// Target size of level 1, or with dynamic targets of the first level in use; at least
         /// table_bytes.
         level1_bytes: u64 = 256 << 20, "bytes",

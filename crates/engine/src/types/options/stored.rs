@@ -42,10 +42,16 @@ pub mod option {
     /// The codec (a number of the table format) and its compression level: two bytes for each
     /// level; the last pair is that of all deeper levels.
     pub const CODECS_BY_LEVEL: u16 = 18;
-    /// The shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed.
+    /// The shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed. Options with another value
+    /// than 0 are refused.
     pub const SHAPE: u16 = M | 14;
-    /// Whether its writes go to the log: 1 yes, 0 no.
+    /// Whether its writes go to the log: 1 yes, 0 no. Options with another value than 1 are refused.
     pub const LOGGED: u16 = M | 15;
+
+    /// Bytes that compactions have to read at which writers are slowed down.
+    pub const PENDING_SLOWDOWN_BYTES: u16 = 20;
+    /// Bytes that compactions have to read at which writers stop.
+    pub const PENDING_STOP_BYTES: u16 = 21;
 
     /// The merge operator: its version u32, then its name in UTF-8 (1 to 255 bytes). Reserved:
     /// options with it are refused.
@@ -126,6 +132,7 @@ impl StoredOptions {
                     tag => unknown_tag(place, tag),
                 });
             }
+            check_shape(tag, value)?;
             if options.values.insert(tag, value.to_vec()).is_some() {
                 return Err(malformed(format!("option {tag:#06x} occurs twice")));
             }
@@ -138,4 +145,20 @@ impl StoredOptions {
             out.field(*tag, value);
         }
     }
+}
+
+/// Refuses a keyspace of a shape that this build does not have, which it would open as a levelled
+/// one with a log.
+fn check_shape(tag: u16, value: &[u8]) -> Result<()> {
+    let (known, feature) = match tag {
+        option::SHAPE => (0u64, "another shape than levelled"),
+        option::LOGGED => (1, "no log"),
+        _ => return Ok(()),
+    };
+    if value == known.to_le_bytes() {
+        return Ok(());
+    }
+    Err(unsupported_feature("a keyspace", feature)
+        .expected(format_args!("{known} in option {tag:#06x}"))
+        .found(format_args!("{value:?}")))
 }

@@ -326,7 +326,12 @@ words!(DirectIo {
     All = "all",
 });
 
-words!(StallPolicy { Stop = "stop", Slowdown = "slowdown" });
+words!(StallPolicy {
+    Stop = "stop",
+    Slowdown = "slowdown",
+    Adoc = "adoc",
+    Redirect = "redirect",
+});
 
 words!(LevelTargets { Fixed = "fixed", Dynamic = "dynamic" });
 

@@ -143,6 +143,7 @@ proptest! {
                 seek_bytes: &BTreeMap::new(),
                 overlaps: None,
                 last_picked: &NOTHING_PICKED,
+                free_bytes: None,
             };
             let swept = pick(&input);
             input.overlaps = Some(&anew);
