@@ -160,8 +160,13 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
             vec![step]
         }
         Bench::Member { name, words } => {
-            let mut step =
-                Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
+            // This one has RocksDB among its engines.
+            let cargo = match name.as_str() {
+                "waits-bench" => WITH_ROCKSDB,
+                _ => "cargo",
+            };
+            let run = "run --release --manifest-path bench-compare/Cargo.toml";
+            let mut step = Step::new(&format!("{cargo} {run}"));
             step.args.extend(["-p", name, "--"].map(String::from));
             step.args.extend(words.iter().cloned());
             vec![step]
@@ -403,6 +408,15 @@ mod tests {
         assert_eq!(
             typed(&member, true),
             ["cargo run --release --manifest-path bench-compare/Cargo.toml -p table-bench -- x"]
+        );
+        let waits = Bench::Member {
+            name: "waits-bench".into(),
+            words: vec!["fill".into()],
+        };
+        let typed = typed(&waits, true);
+        assert!(
+            typed[0].contains("-p bench-setup -- run --release"),
+            "{typed:?}"
         );
     }
 
