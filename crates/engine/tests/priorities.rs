@@ -1,4 +1,5 @@
-//! Compactions run with a lower priority than the threads of the program, and flushes do not.
+//! Compactions, and what is made ready for writers, run with a lower priority than the threads of
+//! the program, and flushes with a slightly lower one.
 #![cfg(target_os = "linux")]
 // Real threads and files: simulated tasks have no priorities.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -70,7 +71,7 @@ fn while_compacting(compaction_nice: u32) -> BTreeMap<String, i32> {
 /// A store that lowers the priority of compactions, and one that does not. They run one after the
 /// other, because threads of both have the same names.
 #[test]
-fn only_compactions_yield_to_the_program() {
+fn compactions_yield_to_the_program_and_flushes_a_little() {
     let own = fs::read_to_string("/proc/thread-self/stat").unwrap();
     let own = name_and_nice(&own).1;
     let lowered = while_compacting(7);
@@ -80,10 +81,17 @@ fn only_compactions_yield_to_the_program() {
         "{lowered:?}"
     );
     for (name, nice) in lowered {
-        let is_of_compactions = name == "silt-compaction" || name.starts_with("subjob-");
+        let most = match &*name {
+            // The last worker takes flushes only if there are many.
+            "silt-compaction" | "silt-worker-2" => 7,
+            name if name.starts_with("subjob-") => 7,
+            name if name.starts_with("silt-worker") || name == "silt-supplies" => 3,
+            _ => 0,
+        };
         assert!(
-            is_of_compactions || nice == own,
-            "{name} has {nice}, and not {own}"
+            (own..=own + most).contains(&nice),
+            "{name} has {nice}, and not {own} to {}",
+            own + most
         );
     }
     for (name, nice) in while_compacting(0) {

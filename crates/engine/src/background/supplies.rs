@@ -12,6 +12,7 @@ use std::time::Duration;
 use siltstone_storage::Instant;
 
 use super::panics::repeat;
+use super::worker::{FLUSH_NICE, yield_cores};
 use crate::catalog::Catalog;
 use crate::formats::log::format::READY_SEGMENTS_MAX;
 use crate::services::parts::Parts;
@@ -38,6 +39,8 @@ struct Mark {
 /// Prepares until the store closes.
 pub(super) fn supply(parts: &Parts) {
     let env = &parts.env;
+    // What a leader does not find ready, it makes itself.
+    yield_cores(env, FLUSH_NICE);
     let mark = || Mark {
         at: env.now(),
         appended_bytes: parts.wal.appended_bytes(),

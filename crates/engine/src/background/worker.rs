@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::panics::{failed, guarded, panicked, repeat};
 use super::slots::Slots;
+use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::cpu::CpuUse;
@@ -29,7 +30,27 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Runs a worker with this role until the store closes. It starts work in the slots of other sides,
 /// but runs only work of the host.
 pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) {
+    yield_cores(
+        jobs.env(),
+        match role {
+            Role::MoreFlushes => u32::MAX,
+            Role::All | Role::Flushes | Role::Tuned => FLUSH_NICE,
+        },
+    );
     repeat(jobs.catalog(), "a worker", || work(jobs, slots, role));
+}
+
+/// By how much the nice value of a task that flushes exceeds that of the process, at most. A writer
+/// and a flush that compete for a core then get two thirds and one third of it. A writer that is
+/// too fast for the flushes waits for memory, and leaves its core to them.
+pub(super) const FLUSH_NICE: u32 = 3;
+
+/// Lowers the priority of this task by `most` steps, or by `compaction_nice` if that is less.
+pub(super) fn yield_cores(env: &Env, most: u32) {
+    let by = env.live().compaction_nice.min(most);
+    if by > 0 && env.runtime().has_priorities() {
+        env.runtime().lower_priority(by as i32);
+    }
 }
 
 /// Waits for work and does it. Returns false if the store is being closed.
@@ -77,11 +98,11 @@ fn yields(jobs: &Jobs, work: &Work) -> bool {
         && work.keyspace.view().l0_depth as u64 <= slowdown / 2
 }
 
-/// Runs a compaction in a task of its own with a lower priority, and waits for it. A task cannot
-/// raise its priority again, so the worker itself keeps its own.
+/// Runs a compaction in a task of its own with a lower priority than the worker has, and waits for
+/// it. A task cannot raise its priority again, so the worker itself keeps its own.
 fn run_with_lower_priority(jobs: &Arc<Jobs>, work: Work) {
     let runtime = jobs.env().runtime();
-    let by = jobs.env().live().compaction_nice as i32;
+    let by = jobs.env().live().compaction_nice.saturating_sub(FLUSH_NICE) as i32;
     let in_hand = Arc::new(runtime.mutex(Some(work)));
     let task = {
         let (jobs, in_hand) = (jobs.clone(), in_hand.clone());

@@ -175,7 +175,7 @@ fn wait_in_line(
     // A writer that waits asks with the progress of the flushes as of now.
     let decide = || {
         if redirects {
-            keyspace.follow_flushes(env.now(), stalls.flush_bytes_per_s());
+            keyspace.follow_flushes(env.now(), stalls.single_flush_bytes_per_s());
         }
         decide(commit, keyspace)
     };
@@ -232,10 +232,13 @@ pub(crate) fn load_of(
         sealed_bytes += counted;
         if limits.policy == StallPolicy::Redirect {
             let flushed = source.flushed_bytes().min(used);
-            flushed_bytes += match counted < used {
+            let flushed = match counted < used {
                 true => (u128::from(flushed) * u128::from(counted) / u128::from(used)) as u64,
                 false => flushed,
             };
+            // Memory is free when a flush is installed, so the one that is next counts. Writers
+            // that were admitted for the progress of all would find no free memtable.
+            flushed_bytes = u64::max(flushed_bytes, flushed);
         }
     }
     Load {

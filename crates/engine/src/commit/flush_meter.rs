@@ -1,7 +1,8 @@
 //! How many bytes of memtables the flushes of a store take in a second.
 //!
 //! The rate is that of the last [`REMEMBERED`] flushes of at least half a memtable: their bytes, by
-//! the time during which at least one of them ran, syncs and the edit of the manifest included.
+//! the time during which at least one of them ran, syncs and the edit of the manifest included. The
+//! rate of a single one is the mean of their own rates; it is lower where several run at once.
 //!
 //! Threading: a plain value under the lock of `Stalls`.
 
@@ -49,6 +50,18 @@ impl FlushMeter {
         self.bytes_per_s
     }
 
+    /// The bytes a second of a single flush. `None` if no flush has ended.
+    pub(crate) fn single_bytes_per_s(&self) -> Option<u64> {
+        let ns: u128 = self
+            .flushes
+            .iter()
+            .map(|f| f.ended.since(f.begun).as_nanos())
+            .sum();
+        let bytes: u128 = self.flushes.iter().map(|f| u128::from(f.bytes)).sum();
+        let rate = (bytes * 1_000_000_000).checked_div(ns)?;
+        Some(rate.min(u128::from(u64::MAX)) as u64)
+    }
+
     fn measure(&self) -> Option<u64> {
         let mut spans: Vec<(Instant, Instant)> = Vec::with_capacity(self.flushes.len());
         spans.extend(self.flushes.iter().map(|flush| (flush.begun, flush.ended)));
@@ -94,6 +107,16 @@ mod tests {
         assert_eq!(rate(&[(0, 1000, 1000), (500, 1500, 2000)]), Some(2000));
         assert_eq!(rate(&[(200, 300, 1000), (0, 1000, 1000)]), Some(2000));
         assert_eq!(rate(&[(0, 1, u64::MAX)]), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_single_flush_is_as_fast_as_its_own_time_says() {
+        let mut meter = FlushMeter::default();
+        assert_eq!(meter.single_bytes_per_s(), None);
+        meter.ended(at_ms(0), at_ms(1000), 1000);
+        meter.ended(at_ms(500), at_ms(1500), 1000);
+        assert_eq!(meter.single_bytes_per_s(), Some(1000));
+        assert_eq!(meter.bytes_per_s(), Some(1333));
     }
 
     #[test]

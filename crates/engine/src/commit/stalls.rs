@@ -71,10 +71,14 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 const PACED_FOR: Duration = Duration::from_secs(1);
 
 /// With `redirect`, the progress of a flush admits its memtable in this many steps.
-const STEPS: u64 = 64;
+const STEPS: u64 = 512;
 
 /// A writer that waits for such a step asks again after this time at the earliest.
-const STEP_MIN: Duration = Duration::from_millis(1);
+const STEP_MIN: Duration = Duration::from_micros(200);
+
+/// With `redirect`, a shorter wait is counted and neither listed nor an event: writers that are
+/// admitted in small steps wait thousands of times a second.
+const BRIEF: Duration = Duration::from_millis(1);
 
 /// A wait in the leader's turn that is shorter than this does not count.
 const LEADER_WAIT_MIN: Duration = Duration::from_micros(100);
@@ -211,6 +215,8 @@ pub(crate) struct Stalls {
     is_cancelled: AtomicBool,
     /// The rate of the flushes; 0 if none was measured.
     flush_bytes_per_s: AtomicU64,
+    /// The rate of a single flush; 0 if none was measured.
+    single_flush_bytes_per_s: AtomicU64,
 }
 
 impl Stalls {
@@ -231,6 +237,7 @@ impl Stalls {
             waiting: AtomicUsize::new(0),
             is_cancelled: AtomicBool::new(false),
             flush_bytes_per_s: AtomicU64::new(0),
+            single_flush_bytes_per_s: AtomicU64::new(0),
         }
     }
 
@@ -284,6 +291,7 @@ impl Stalls {
     ) -> Waited {
         let mut ticket = None;
         let mut entry: Option<(u64, Instant)> = None;
+        let mut first: Option<(Instant, StallCause)> = None;
         let waited = loop {
             let seen = self.pressure.count();
             let asked = decide();
@@ -317,12 +325,14 @@ impl Stalls {
             if left.is_zero() {
                 break Waited::TimedOut(cause);
             }
-            if entry.is_none() {
-                entry = Some(self.begin(name, cause, load, limit));
-            }
             // Bounded, so that a load that falls without a notification (a view was dropped) is
             // seen too.
             let wait = wait.min(RECHECK_INTERVAL).min(left);
+            let (start, first_cause) = *first.get_or_insert((now, cause));
+            let is_brief = redirects && now.since(start) + wait < BRIEF;
+            if entry.is_none() && !is_brief {
+                entry = Some(self.begin(name, first_cause, load, limit, start));
+            }
             self.pressure.wait_past(seen, wait);
         };
         if ticket.is_some() {
@@ -333,8 +343,10 @@ impl Stalls {
                 self.pressure.notify();
             }
         }
-        if let Some((id, start)) = entry {
-            self.end(id, start);
+        match (entry, first) {
+            (Some((id, start)), _) => self.end(id, start),
+            (None, Some((start, cause))) => self.count_brief(cause, start),
+            (None, None) => {}
         }
         waited
     }
@@ -355,8 +367,19 @@ impl Stalls {
         let ended = self.runtime.now();
         let mut inner = self.inner.lock();
         inner.flush_meter.ended(begun, ended, bytes);
-        let rate = inner.flush_meter.bytes_per_s().unwrap_or(0);
-        self.flush_bytes_per_s.store(rate, Ordering::Relaxed);
+        let meter = &inner.flush_meter;
+        let (all, single) = (meter.bytes_per_s(), meter.single_bytes_per_s());
+        self.flush_bytes_per_s
+            .store(all.unwrap_or(0), Ordering::Relaxed);
+        self.single_flush_bytes_per_s
+            .store(single.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// The bytes of a memtable that its flush takes in a second, as flushes have been lately.
+    /// `None` if none was measured.
+    pub(crate) fn single_flush_bytes_per_s(&self) -> Option<u64> {
+        let rate = self.single_flush_bytes_per_s.load(Ordering::Relaxed);
+        (rate > 0).then_some(rate)
     }
 
     /// The bytes of memtables that flushes take in a second. `None` if none was measured.
@@ -398,9 +421,26 @@ impl Stalls {
         }
     }
 
+    /// Counts a wait that began then, has just ended and is not listed.
+    fn count_brief(&self, cause: StallCause, start: Instant) {
+        let us = self.runtime.now().since(start).as_micros() as u64;
+        let mut inner = self.inner.lock();
+        let total = &mut inner.totals[cause as usize];
+        total.count += 1;
+        total.total_us += us;
+        total.max_us = total.max_us.max(us);
+    }
+
+    /// Lists a wait that began at `start`.
     #[cold]
-    fn begin(&self, keyspace: &str, cause: StallCause, load: Load, limit: u64) -> (u64, Instant) {
-        let now = self.runtime.now();
+    fn begin(
+        &self,
+        keyspace: &str,
+        cause: StallCause,
+        load: Load,
+        limit: u64,
+        start: Instant,
+    ) -> (u64, Instant) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.inner.lock();
         let id = inner.next;
@@ -412,7 +452,7 @@ impl Stalls {
             load,
             limit,
         });
-        let start_us = now.since(self.opened).as_micros() as u64;
+        let start_us = start.since(self.opened).as_micros() as u64;
         inner.present.push((
             id,
             Delay {
@@ -424,9 +464,9 @@ impl Stalls {
                 duration_us: 0,
                 waiting: true,
             },
-            now,
+            start,
         ));
-        (id, now)
+        (id, start)
     }
 
     #[cold]

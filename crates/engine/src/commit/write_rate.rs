@@ -39,6 +39,10 @@ const BURST: Duration = Duration::from_millis(5);
 /// more than it slows.
 const IGNORED: Duration = Duration::from_millis(1);
 
+/// The same where writers are admitted at the rate of the flushes: they are to notice it as little
+/// as possible, and a wait of this time costs a few hundredths of it.
+const IGNORED_IN_STEPS: Duration = Duration::from_micros(200);
+
 /// A slowdown ends when nobody has been slowed down for this long. The next one measures its base
 /// anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
@@ -203,10 +207,11 @@ impl WriteRate {
         ticket: &mut Option<Ticket>,
     ) -> Turn {
         let rate = self.rate(now, near);
-        self.ask_at(now, rate, bytes, ticket)
+        self.ask_at(now, rate, bytes, ticket, IGNORED)
     }
 
-    /// As [`WriteRate::ask_at`], but those behind a large batch pay for one second of it at most.
+    /// As [`WriteRate::ask_at`], in smaller steps, and those behind a large batch pay for one
+    /// second of it at most.
     pub(crate) fn ask_in_steps(
         &mut self,
         now: Instant,
@@ -214,7 +219,7 @@ impl WriteRate {
         bytes: u64,
         ticket: &mut Option<Ticket>,
     ) -> Turn {
-        let turn = self.ask_at(now, rate, bytes, ticket);
+        let turn = self.ask_at(now, rate, bytes, ticket, IGNORED_IN_STEPS);
         self.tokens
             .limit_debt(DEBT_MAX, rate.max(LEAST_BYTES_PER_S));
         turn
@@ -222,15 +227,22 @@ impl WriteRate {
 
     /// Whether a writer with a batch of `bytes` may go on at this rate, in bytes a second. The
     /// first call fills in the `ticket`, and the writer passes it again until it may go on or calls
-    /// [`WriteRate::give_back`].
-    fn ask_at(&mut self, now: Instant, rate: u64, bytes: u64, ticket: &mut Option<Ticket>) -> Turn {
+    /// [`WriteRate::give_back`]. A writer that has not begun to wait ignores a few missing tokens,
+    /// `ignored` as time at the full rate, so that small batches do not wait a few microseconds
+    /// each.
+    fn ask_at(
+        &mut self,
+        now: Instant,
+        rate: u64,
+        bytes: u64,
+        ticket: &mut Option<Ticket>,
+        ignored: Duration,
+    ) -> Turn {
         let rate = rate.max(LEAST_BYTES_PER_S);
         self.slowed = true;
         self.tokens.fill(now, rate);
-        // A writer that has not begun to wait ignores a few missing tokens, so that small batches
-        // do not wait a few microseconds each.
         let ignored = match ticket {
-            None if self.waiting.is_empty() => IGNORED,
+            None if self.waiting.is_empty() => ignored,
             _ => Duration::ZERO,
         };
         let own = self.line_up(bytes, ticket);

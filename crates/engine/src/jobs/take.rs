@@ -330,6 +330,9 @@ impl Round<'_> {
         if let Some(found) = self.returned(schedule, JobKind::Flush) {
             return Some(found);
         }
+        if self.has_enough_flushes(schedule) {
+            return None;
+        }
         let mut due = Vec::new();
         let oldest = self.jobs.catalog.overdue_log();
         for keyspace in map.by_id.values() {
@@ -361,6 +364,16 @@ impl Round<'_> {
             }
         }
         None
+    }
+
+    /// Whether so many flushes run already that a further one would only make all of them end
+    /// later. (With the other policies there are not more tasks than `background_tasks`.)
+    fn has_enough_flushes(&self, schedule: &Schedule) -> bool {
+        let env = &self.jobs.env;
+        let most = env.options().background_tasks.max(2) as usize;
+        let running = schedule.running().iter();
+        let flushes = running.filter(|r| r.kind == JobKind::Flush && r.placed.is_some());
+        env.live().stall_policy == StallPolicy::Redirect && flushes.count() >= most
     }
 
     /// Whether the policy `adoc` lets this task begin a compaction now.

@@ -135,9 +135,9 @@ fn record(store: &str, stats: &Stats) {
         let labels = [label(), ("use", what.to_string())];
         gauge!("siltstone_memory_bytes", &labels).set(bytes as f64);
     }
-    if let Some(rate) = stats.flush_bytes_per_s {
-        gauge!("siltstone_flush_bytes_per_s", &[label()]).set(rate as f64);
-    }
+    // A gauge keeps its number, so there is one before the first flush, too.
+    let rate = stats.flush_bytes_per_s.unwrap_or(0);
+    gauge!("siltstone_flush_bytes_per_s", &[label()]).set(rate as f64);
     for keyspace in &stats.keyspaces {
         let own = [label(), ("keyspace", keyspace.name.clone())];
         let pressure = &keyspace.pressure;

@@ -128,9 +128,10 @@ impl MemSource {
         let used = u128::from(self.mem.used_bytes());
         let read = u128::from(flush.progress.bytes_in.load(Ordering::Relaxed));
         let read = used * read / u128::from(self.mem.raw_bytes().max(1));
-        // What was read runs ahead of the disk: the table has to be written and synced.
+        // What was read runs ahead of the disk: the table has to be written and synced. An eighth
+        // is kept for the end of a flush that takes longer than usual, so that writers go on then.
         let ns = now.since(flush.begun).as_nanos();
-        let usual = bytes_per_s.map(|rate| u128::from(rate) * ns / 1_000_000_000);
+        let usual = bytes_per_s.map(|rate| u128::from(rate) * ns / 1_000_000_000 * 7 / 8);
         let flushed = usual.unwrap_or(read).min(read).min(used * 99 / 100);
         self.flushed_bytes.store(flushed as u64, Ordering::Relaxed);
     }

@@ -133,7 +133,11 @@ impl Supply {
             false => file.allocate(self.next_bytes),
         };
         // Zeros reach the disk here, in the background, and not with the sync of the first group.
-        let made = made.and_then(|has_zeros| file.sync().map(|()| has_zeros));
+        // Without zeros there is nothing to sync but the name.
+        let made = made.and_then(|has_zeros| match has_zeros {
+            true => file.sync().map(|()| true),
+            false => Ok(false),
+        });
         let has_zeros = made.as_ref().is_ok_and(|has_zeros| *has_zeros);
         if let Err(error) = made {
             // Nothing refers to the file and it is empty, so it is deleted. A later attempt makes a

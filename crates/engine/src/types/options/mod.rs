@@ -406,13 +406,13 @@ settings_table! {
             "From 1 to 64 tasks; default 2.",
             within(1, 64), AtOpen("tasks are started once");
         /// By how much the nice value of a compaction on the host exceeds that of the process, if
-        /// level 0 has at most half of the runs at which writers are slowed down when the
-        /// compaction begins. With 5, a compaction that competes for a core with a thread of the
-        /// program gets a quarter of the core's time, and all time that the program leaves. Other
-        /// compactions, and flushes, have the priority of the process. Only Linux has such
-        /// priorities.
-        compaction_nice: u32 = 5, "steps",
-            "From 0 to 19 steps; default 5.",
+        /// the depth of level 0 is at most half of that at which writers are slowed down when the
+        /// compaction begins. With 10, a compaction that competes for a core with a thread of the
+        /// program gets a tenth of the core's time, and all time that the program leaves. Other
+        /// compactions, and flushes, exceed it by 3 at most. Tasks that have been started keep
+        /// their priority. Only Linux has such priorities.
+        compaction_nice: u32 = 10, "steps",
+            "From 0 to 19 steps; default 10.",
             within(0, 19), WhileOpen;
         /// The most subjobs of one job that run at once.
         subjobs_max: u32 = 2, "subjobs",
