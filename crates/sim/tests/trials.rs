@@ -252,6 +252,7 @@ fn picks() {
 fn waits() {
     let wanted = [
         "waits.beside_compactions",
+        "waits.compactions_paused",
         "waits.memtable_slowdown",
         "waits.sealed_memtables",
     ];

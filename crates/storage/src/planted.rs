@@ -303,6 +303,7 @@ bugs! {
     243 StallStaysAhead "nobody asks the detector again after the last job";
     244 TakenBatchIsBusy "a writer gives up although a leader has taken its batch"
         not for rows: "No row limits the wait of a write.";
+    245 PauseNeverEnds "a compaction that paused for a flush never goes on";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

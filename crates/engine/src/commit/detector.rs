@@ -50,7 +50,9 @@ impl Commit {
             Happened::Sealed(bytes) if begins(&load, &limits, bytes) => true,
             _ => watch.is_behind() && load.sealed_memtable_count > 0,
         };
-        watch.set_behind(behind, now.sample.at_us);
+        if watch.set_behind(behind, now.sample.at_us) {
+            self.env.flush_load().set_behind(behind);
+        }
         match watch.observe(now.sample, &now.bounds, now.flush) {
             Change::None => {}
             Change::Began(limit) => self.env.events().emit(|| Event::StallAheadBegan {
@@ -129,6 +131,9 @@ impl Commit {
     pub(crate) fn forget(&self, keyspace: &KeyspaceCore) {
         self.stalls.forget(keyspace.id);
         let now_us = self.stalls.since_open().as_micros() as u64;
+        if keyspace.watch.set_behind(false, now_us) {
+            self.env.flush_load().set_behind(false);
+        }
         if let Some(lasted_us) = keyspace.watch.end(now_us) {
             self.env.events().emit(|| Event::StallAheadEnded {
                 keyspace: keyspace.name.clone(),

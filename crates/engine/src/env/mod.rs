@@ -6,6 +6,7 @@
 pub(crate) mod below;
 pub(crate) mod descriptors;
 pub(crate) mod failures;
+pub(crate) mod flush_load;
 pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod ingests;
@@ -24,6 +25,7 @@ use siltstone_storage::{Epoch, Instant, Lease, Mutex, Runtime};
 
 use crate::env::below::Below;
 use crate::env::failures::Failures;
+use crate::env::flush_load::FlushLoad;
 use crate::env::guard::Guards;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
@@ -71,6 +73,7 @@ pub(crate) struct Env {
     free_bytes: AtomicU64,
     /// Failures of flushes and compactions.
     failures: Failures,
+    flush_load: Arc<FlushLoad>,
     /// Notified if a flush or a compaction may have become possible, and if the store closes.
     /// Workers wait for it.
     work: Notify,
@@ -130,6 +133,7 @@ impl Env {
             free_bytes: AtomicU64::new(u64::MAX),
             failures: Failures::new(&runtime),
             work: Notify::new(&runtime),
+            flush_load: Arc::default(),
             job_ended: Notify::new(&runtime),
             pressure: Arc::new(Notify::new(&runtime)),
             maintenance: Notify::new(&runtime),
@@ -222,6 +226,11 @@ impl Env {
     #[inline]
     pub(crate) fn work(&self) -> &Notify {
         &self.work
+    }
+
+    #[inline]
+    pub(crate) fn flush_load(&self) -> &Arc<FlushLoad> {
+        &self.flush_load
     }
 
     #[inline]

@@ -176,6 +176,7 @@ impl JobRunner {
                 waits: begun.compared.is_none(),
                 progress: attempt.progress.clone(),
                 relief: begun.relief.clone(),
+                pauses: begun.pauses.clone().filter(|_| is_host),
                 reported_bytes: AtomicU64::new(0),
             })),
             handover: begun.handover.clone(),

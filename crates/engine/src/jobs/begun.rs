@@ -13,7 +13,9 @@ use siltstone_table::exec::{Handover, Inputs, StreamSource};
 use siltstone_table::job::verify::Sample;
 use siltstone_table::job::{Job, OutputPrefix};
 
+use crate::env::flush_load::FlushLoad;
 use crate::env::notify::Notify;
+use crate::jobs::flush_pauses::FlushPauses;
 use crate::jobs::sides::SideId;
 
 /// See the module.
@@ -31,11 +33,14 @@ pub(crate) struct Begun {
     left_by: BTreeSet<SideId>,
     /// For a flush: whom its progress wakes.
     pub(crate) relief: Option<Relief>,
+    /// For a compaction: when the host's cores pause it.
+    pub(crate) pauses: Option<Arc<FlushPauses>>,
 }
 
 /// Wakes writers that wait for the memory of memtables while a flush progresses.
 #[derive(Clone)]
 pub(crate) struct Relief {
+    pub(crate) load: Arc<FlushLoad>,
     pub(crate) pressure: Arc<Notify>,
     /// They are woken each time when the job has read and written this many bytes.
     pub(crate) every_bytes: u64,
@@ -57,6 +62,7 @@ impl Begun {
             left_count: 0,
             left_by: BTreeSet::new(),
             relief: None,
+            pauses: None,
         }
     }
 
@@ -69,6 +75,7 @@ impl Begun {
             left_count: 0,
             left_by: BTreeSet::new(),
             relief: None,
+            pauses: None,
         }
     }
 

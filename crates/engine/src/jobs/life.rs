@@ -12,6 +12,7 @@
 //! Threading: any task; the manifest role orders the edits.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use siltstone_storage::Instant;
 use siltstone_table::exec::RemarkListener;
@@ -26,6 +27,7 @@ use crate::jobs::begun::{Begun, Relief};
 use crate::jobs::carry_over::CarryOver;
 use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
+use crate::jobs::flush_pauses::FlushPauses;
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
 use crate::jobs::record::Trouble;
@@ -59,6 +61,8 @@ impl Jobs {
     pub(crate) fn run(&self, work: &mut Work) -> std::result::Result<(), Stopped> {
         let _span = span(work).entered();
         let start = self.env.now();
+        let is_flush = matches!(work.what, What::Flush(_));
+        let _flushing = is_flush.then(|| self.env.flush_load().flushing());
         let outcome = match self.begin(work) {
             None => Outcome::default(),
             Some(mut attempt) => {
@@ -87,6 +91,7 @@ impl Jobs {
                     let redirects = settings.limits.policy == StallPolicy::Redirect;
                     self.runner.begin_flush(&spec).map(|mut begun| {
                         begun.relief = redirects.then(|| Relief {
+                            load: self.env.flush_load().clone(),
                             pressure: self.env.pressure().clone(),
                             every_bytes: (source.mem.used_bytes() / RELIEFS).max(1),
                         });
@@ -94,7 +99,9 @@ impl Jobs {
                     })
                 }
                 What::Compaction(compaction) => {
-                    Some(self.begin_compaction(&work.keyspace, compaction, side))
+                    let mut begun = self.begin_compaction(&work.keyspace, compaction, side);
+                    begun.pauses = Some(FlushPauses::new(&self.env, &work.keyspace));
+                    Some(begun)
                 }
             };
         }
@@ -202,7 +209,13 @@ impl Jobs {
     ) -> std::result::Result<Outcome, Stopped> {
         work.stage.set(Stage::Verifying);
         let is_single = !self.env.options().schedule.multi_threading;
-        let executed_for = self.env.now().since(start);
+        // A job that was paused for flushes does not make its side slower.
+        let paused = attempt.progress.paused_ns.load(Ordering::Relaxed);
+        let since_start = |now: Instant| {
+            let paused = Duration::from_nanos(paused);
+            now.since(start).saturating_sub(paused)
+        };
+        let executed_for = since_start(self.env.now());
         if is_single {
             // The side can execute its next compaction now.
             self.env.work().notify();
@@ -228,7 +241,7 @@ impl Jobs {
         // side.
         let time = match is_single {
             true => executed_for,
-            false => self.env.now().since(start),
+            false => since_start(self.env.now()),
         };
         if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
             (&verified, &carry_over, &work.what)

@@ -12,6 +12,7 @@ mod costs;
 pub(crate) mod cpu;
 pub(crate) mod ended;
 pub(crate) mod flush;
+mod flush_pauses;
 pub(crate) mod gate;
 mod host_use;
 pub(crate) mod install;

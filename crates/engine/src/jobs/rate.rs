@@ -3,13 +3,13 @@
 //! Executors report the bytes that they have read and written since their last report
 //! ([`Throttle`]). A compaction then waits until the bucket is out of debt. A flush does not wait,
 //! but its bytes count, so compactions wait longer. Flushes take at most half of the rate, so
-//! compactions always get the other half, and level 0 does not grow without end. Reports follow the reads and writes, so the
-//! sums are exact and no size has to be known in advance.
+//! compactions always get the other half, and level 0 does not grow without end. Reports follow the
+//! reads and writes, so the sums are exact and no size has to be known in advance.
 //!
 //! Invariants: over any span of time, compactions read and write at most the rate times the span,
 //! plus [`BURST`] at that rate, plus one report's bytes for each task; and if they wait, they read
-//! and write at least half of that. Waits use the runtime's
-//! clock, end when the job should end, and notice a changed rate.
+//! and write at least half of that. Waits use the runtime's clock, end when the job should end, and
+//! notice a changed rate.
 //!
 //! Threading: one mutex, taken once per block of a job; nothing is called under it.
 
@@ -21,6 +21,7 @@ use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 use siltstone_table::exec::{Progress, Throttle};
 
 use crate::jobs::begun::Relief;
+use crate::jobs::flush_pauses::FlushPauses;
 use crate::types::metrics::Counter;
 use siltstone_storage::token_bucket::TokenBucket;
 
@@ -141,6 +142,8 @@ pub(crate) struct Spender {
     pub(crate) progress: Arc<Progress>,
     /// Whom the progress of a flush wakes.
     pub(crate) relief: Option<Relief>,
+    /// When a compaction of the host pauses.
+    pub(crate) pauses: Option<Arc<FlushPauses>>,
     /// Bytes that were reported.
     pub(crate) reported_bytes: AtomicU64,
 }
@@ -148,15 +151,20 @@ pub(crate) struct Spender {
 impl Throttle for Spender {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
         let before = self.reported_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(relief) = &self.relief
-            && before / relief.every_bytes != before.saturating_add(bytes) / relief.every_bytes
-        {
-            relief.pressure.notify();
+        if let Some(relief) = &self.relief {
+            relief.load.progressed(bytes);
+            let steps = |bytes: u64| bytes / relief.every_bytes;
+            if steps(before) != steps(before.saturating_add(bytes)) {
+                relief.pressure.notify();
+            }
         }
         let stop = || {
             self.progress.beat();
             stop()
         };
+        if let Some(pauses) = &self.pauses {
+            pauses.wait(&self.progress, &stop);
+        }
         self.limit.spend(bytes, self.waits, &stop);
     }
 
@@ -266,6 +274,7 @@ mod tests {
                 waits: true,
                 progress: Arc::default(),
                 relief: None,
+                pauses: None,
                 reported_bytes: AtomicU64::new(0),
             };
             let progress = spender.progress.clone();

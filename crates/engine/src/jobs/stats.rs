@@ -170,7 +170,11 @@ fn shown(running: &Running, now: Instant) -> Shown {
     let progress = &running.progress;
     let stage = running.stage.get();
     let mut stats = described(&running.described, &running.name, running.bytes);
-    stats.stage = stage.word().to_string();
+    let is_paused = stage == Stage::Running && running.progress.is_paused.load(Ordering::Relaxed);
+    stats.stage = match is_paused {
+        true => "paused".to_string(),
+        false => stage.word().to_string(),
+    };
     stats.read_bytes = progress.bytes_in.load(Ordering::Relaxed);
     stats.entry_count = progress.entries.load(Ordering::Relaxed);
     stats.out_bytes = progress.bytes_out.load(Ordering::Relaxed);

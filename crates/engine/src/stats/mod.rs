@@ -294,6 +294,11 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("rate_limited_bytes", jobs.runner().rate.limited_bytes.get()),
         ("rate_wait_count", jobs.runner().rate.wait_count.get()),
         ("rate_wait_us", jobs.runner().rate.wait_us.get()),
+        (
+            "compaction_pause_count",
+            jobs.env().metrics().pause_count.get(),
+        ),
+        ("compaction_pause_us", jobs.env().metrics().pause_us.get()),
         ("unreachable_count", jobs.env().outage().count.get()),
         (
             "unreachable_wait_count",

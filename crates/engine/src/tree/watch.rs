@@ -113,13 +113,15 @@ impl Watch {
         self.behind.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Sets [`Watch::is_behind`], which holds from now on if it did not.
-    pub(crate) fn set_behind(&self, behind: bool, now_us: u64) {
+    /// Sets [`Watch::is_behind`], which holds from now on if it did not. Returns whether this is a
+    /// change.
+    pub(crate) fn set_behind(&self, behind: bool, now_us: u64) -> bool {
         let since = match behind {
             true => self.behind_since_us().unwrap_or(now_us).saturating_add(1),
             false => 0,
         };
-        self.behind.store(since, Ordering::Relaxed);
+        let before = self.behind.swap(since, Ordering::Relaxed);
+        (before == 0) != (since == 0)
     }
 
     /// Whether the detector must be asked again although nothing happens: only that ends a stall

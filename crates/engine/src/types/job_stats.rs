@@ -26,6 +26,7 @@ pub struct JobStats {
     /// - `reserved`: its tables are reserved, and it is about to begin, or waits for its next
     ///   attempt after a failed one.
     /// - `running`: the executor has it.
+    /// - `paused`: the host has it, and lets flushes come first.
     /// - `verifying`: the executor has returned, and its tables are verified.
     /// - `finishing`: the tables are being installed.
     pub stage: String,

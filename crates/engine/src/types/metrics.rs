@@ -164,6 +164,9 @@ pub(crate) struct Metrics {
     /// attempts that failed included.
     pub(crate) flush_cpu_us: Counter,
     pub(crate) compaction_cpu_us: Counter,
+    /// Pauses of compactions for flushes, and their total time.
+    pub(crate) pause_count: Counter,
+    pub(crate) pause_us: Counter,
     pub(crate) compaction_in_bytes: Counter,
     pub(crate) compaction_out_bytes: Counter,
     pub(crate) compaction_count: Counter,

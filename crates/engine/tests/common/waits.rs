@@ -330,7 +330,7 @@ fn writers_follow_the_progress_of_a_flush(rt: Runtime, _seed: u64) {
             longest = longest.max(rt.now().since(began));
         }
     }
-    let flushes = store.stats().latencies["flush"].clone();
+    let flushes = store.stats().latencies["flush"];
     assert!(flushes.max_ns > 1_000_000_000, "{flushes:?}");
     assert!(
         longest < Duration::from_millis(500),

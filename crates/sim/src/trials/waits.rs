@@ -265,6 +265,9 @@ fn trial(runtime: &Runtime, drawn: &Drawn, rng: &mut Rng) -> Result<Coverage, St
     if stats.counter("compaction_count") > 0 {
         coverage.add("waits.beside_compactions");
     }
+    if stats.counter("compaction_pause_count") > 0 {
+        coverage.add("waits.compactions_paused");
+    }
     becomes_idle(runtime, &store, drawn)?;
     for (at, writer, count) in done {
         for number in 0..count {

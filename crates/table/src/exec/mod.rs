@@ -243,6 +243,10 @@ pub struct Progress {
     pub buffer_bytes: AtomicU64,
     /// Signs of life that no other count shows (see [`Progress::beat`]).
     pub beats: AtomicU64,
+    /// The job waits now because its store wants it to.
+    pub is_paused: AtomicBool,
+    /// The time of such waits that have ended, in nanoseconds. It is no measure of the executor.
+    pub paused_ns: AtomicU64,
     /// The processor time of this machine that the job used in other tasks than the one that called
     /// [`Executor::run`], in nanoseconds. An executor adds it at the latest before it returns.
     pub helpers_cpu_ns: AtomicU64,
