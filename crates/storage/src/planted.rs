@@ -298,12 +298,12 @@ bugs! {
     240 CompactionsTakeAllTasks "no task is kept for flushes"
         not for rows: "Nothing is wrong or lost, and with few tasks a row sees the same waits for \
             its slow storage.";
-    241 ProgressIsForgotten "with `redirect`, writers do not see the progress of flushes";
-    242 WritersOvertake "with `redirect`, a writer passes those who wait";
-    243 StallStaysAhead "nobody asks the detector again after the last job";
-    244 TakenBatchIsBusy "a writer gives up although a leader has taken its batch"
+    241 ProgressIsForgotten "with `redirect`, writers do not see the progress of flushes"
+        not for rows: "Nothing is wrong or lost, writers only wait in larger steps.";
+    242 StallStaysAhead "nobody asks the detector again after the last job";
+    243 TakenBatchIsBusy "a writer gives up although a leader has taken its batch"
         not for rows: "No row limits the wait of a write.";
-    245 PauseNeverEnds "a compaction that paused for a flush never goes on";
+    244 PauseLastsTooLong "a compaction that paused for a flush goes on after five minutes";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

@@ -12,7 +12,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use siltstone_storage::{Instant, planted};
+use siltstone_storage::Instant;
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
@@ -144,7 +144,7 @@ fn decide(commit: &Commit, keyspace: &KeyspaceCore) -> (Decision, Load, Limits) 
 fn passes(commit: &Commit, keyspace: &KeyspaceCore) -> bool {
     let (decision, _, limits) = decide(commit, keyspace);
     // With `redirect`, nobody overtakes the writers that wait.
-    let in_turn = limits.policy == StallPolicy::Redirect && !planted!(WritersOvertake);
+    let in_turn = limits.policy == StallPolicy::Redirect;
     decision == Decision::Pass && (!in_turn || keyspace.waiting_count() == 0)
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::{Instant, Mutex, planted};
+use siltstone_storage::{Instant, Mutex};
 use siltstone_table::exec::Progress;
 
 use crate::env::Env;
@@ -90,7 +90,7 @@ impl FlushPauses {
             }
             let is_still = now.since(moved.1) >= STILL;
             let ends = is_still || !self.is_due() || self.is_long(now) || stop();
-            if ends && !planted!(PauseNeverEnds) {
+            if ends {
                 break;
             }
             self.env.job_ended().wait_past(seen, LOOK_AGAIN);
