@@ -325,10 +325,16 @@ impl Stalls {
             if left.is_zero() {
                 break Waited::TimedOut(cause);
             }
+            let (start, first_cause) = *first.get_or_insert((now, cause));
+            // A flush that does not progress (its storage may not answer) is not asked thousands of
+            // times a second.
+            let wait = match decision {
+                Decision::Stop { .. } => wait.max(now.since(start) / 16),
+                _ => wait,
+            };
             // Bounded, so that a load that falls without a notification (a view was dropped) is
             // seen too.
             let wait = wait.min(RECHECK_INTERVAL).min(left);
-            let (start, first_cause) = *first.get_or_insert((now, cause));
             let is_brief = redirects && now.since(start) + wait < BRIEF;
             if entry.is_none() && !is_brief {
                 entry = Some(self.begin(name, first_cause, load, limit, start));
