@@ -214,9 +214,14 @@ pub struct DemoArgs {
     /// written. It shares the store's folder.
     #[arg(long)]
     pub device: bool,
-    /// Instead of the plasma, show a burst of puts on a slow disk, under the policy `stop` and under
-    /// this one: `stop`, `slowdown`, `adoc` or `redirect`.
-    #[arg(long, value_name = "NAME", value_parser = stall_policy, conflicts_with_all = ["device", "pairs", "kills"])]
+    /// Instead of the plasma, show a burst of puts on a slow disk, under the policy `stop` and
+    /// under this one: `stop`, `slowdown`, `adoc` or `redirect`.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = stall_policy,
+        conflicts_with_all = ["device", "pairs", "kills"]
+    )]
     pub policy: Option<StallPolicy>,
     /// The store's folder, which must be empty or not exist yet. By default it is a new temporary
     /// folder.

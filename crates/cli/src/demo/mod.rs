@@ -3,8 +3,8 @@
 //! The demo has four sections. [`simulate`] writes a plasma into a new store. [`reads`] reads it
 //! back and compares every byte with the simulation. [`crash`] repeatedly kills a writer process
 //! with SIGKILL in the middle of its work, and compares everything that was acknowledged. The end
-//! prints what was measured and what to try next. With `--policy` it shows a [`burst`] instead. A recorder keeps what happens in all sections,
-//! for the HTML [`report`].
+//! prints what was measured and what to try next. With `--policy` it shows a [`burst`] instead. A
+//! recorder keeps what happens in all sections, for the HTML [`report`].
 //!
 //! Invariants: nothing is claimed that was not compared; the first difference ends the demo with
 //! the seed that shows it again; an existing folder with anything in it is never touched.

@@ -2,10 +2,10 @@
 //!
 //! `background_tasks` workers ([`worker`]) take work from the schedule. If there are two or more,
 //! the first one takes only flushes, so that long compactions never delay a flush. One worker more
-//! takes flushes with `stall_policy = "redirect"`, and with `"adoc"` maintenance starts more workers
-//! for compactions ([`adoc`]). One task does the maintenance ([`maintenance`]), and one prepares
-//! what leaders need ([`supplies`]). The sync that `SyncMode::Interval` promises has a deadline, so
-//! it has a task of its own ([`crate::wal::interval`]).
+//! takes flushes with `stall_policy = "redirect"`, and with `"adoc"` maintenance starts more
+//! workers for compactions ([`adoc`]). One task does the maintenance ([`maintenance`]), and one
+//! prepares what leaders need ([`supplies`]). The sync that `SyncMode::Interval` promises has a
+//! deadline, so it has a task of its own ([`crate::wal::interval`]).
 //!
 //! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
 //! closed. Nobody waits for a task while holding a lock that the task may want. Workers, the

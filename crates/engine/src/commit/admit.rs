@@ -1,8 +1,8 @@
 //! Admission: a writer waits here, before it joins the queue, while a keyspace of its batch is over
 //! its limits.
 //!
-//! [`pressure::decide`] decides, from the [`Load`] of the keyspace and its [`Limits`]; where and how
-//! a writer waits is the subject of [`crate::commit::stalls`].
+//! [`pressure::decide`] decides, from the [`Load`] of the keyspace and its [`Limits`]; where and
+//! how a writer waits is the subject of [`crate::commit::stalls`].
 //!
 //! Invariant: who fails after a rate has admitted the batch gives its bytes back
 //! ([`refund_if_late`]), so a batch that is not written takes nothing from the rate.
@@ -43,7 +43,8 @@ pub(crate) fn wait_for_pressure(
     keyspaces.sort_unstable();
     keyspaces.dedup();
     // While the writer waits for one keyspace, another one may reach a limit that stops it. So all
-    // are asked again after a wait, but a keyspace that has admitted the batch takes its bytes once.
+    // are asked again after a wait, but a keyspace that has admitted the batch takes its bytes
+    // once.
     let mut paid: Vec<KeyspaceId> = Vec::new();
     let mut round = || -> Result<bool> {
         let mut has_waited = false;

@@ -67,8 +67,8 @@ impl Commit {
     }
 }
 
-/// Whether a keyspace is behind when a memtable with these bytes was sealed: another one that has at
-/// least half of the usual bytes is not flushed yet.
+/// Whether a keyspace is behind when a memtable with these bytes was sealed: another one that has
+/// at least half of the usual bytes is not flushed yet.
 fn begins(load: &Load, limits: &Limits, bytes: u64) -> bool {
     let full = limits.memtable_bytes;
     let others = load.sealed_bytes.saturating_sub(bytes.min(full));

@@ -9,8 +9,8 @@
 //! Invariants: there is one leader at a time. Each batch is committed once, by its own writer or by
 //! a leader that took it, and its writer is answered after that. Batches are committed in the order
 //! in which they joined, whoever leads. Nobody waits while nobody leads. If a leader panics, all
-//! writers of its group are answered. A writer with a deadline leaves the queue only while no leader
-//! has taken its batch.
+//! writers of its group are answered. A writer with a deadline leaves the queue only while no
+//! leader has taken its batch.
 //!
 //! The queue knows nothing of logs and memtables ([`Writers`] says what a batch is), so that its
 //! schedules can be explored without a store: `crates/sim/tests/schedules.rs` compiles this file.

@@ -164,8 +164,8 @@ impl Inner {
                 write_rate.paced = Some(now);
                 write_rate.last = (*cause, *limit);
                 write_rate.line_up(bytes, ticket);
-                // The progress of a flush makes room for as long as it runs, also while it is synced
-                // and notifies nobody.
+                // The progress of a flush makes room for as long as it runs, also while it is
+                // synced and notifies nobody.
                 let step = u128::from(limits.memtable_bytes / STEPS) * 1_000_000_000;
                 let ns = step / u128::from(self.pace(now).max(1));
                 let wait = Duration::from_nanos(ns.min(1_000_000_000) as u64);

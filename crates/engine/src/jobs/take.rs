@@ -58,9 +58,9 @@ pub(crate) enum Role {
     All,
     /// Only flushes, so that no memtable waits for a compaction.
     Flushes,
-    /// Flushes, while `stall_policy` is `redirect` and the other tasks do not suffice: two memtables
-    /// wait or are being flushed, or no other task takes only flushes. If another task takes only
-    /// flushes and there is no flush to do, small merges within level 0.
+    /// Flushes, while `stall_policy` is `redirect` and the other tasks do not suffice: two
+    /// memtables wait or are being flushed, or no other task takes only flushes. If another task
+    /// takes only flushes and there is no flush to do, small merges within level 0.
     MoreFlushes,
     /// Everything, while the policy is `adoc`. Then the worker ends.
     Tuned,

@@ -108,7 +108,8 @@ impl Watch {
         self.behind.load(Ordering::Relaxed) != 0
     }
 
-    /// Since when they do, in microseconds since the store was opened.
+    /// Since when memtables fill faster than they are flushed, in microseconds since the store was
+    /// opened.
     pub(crate) fn behind_since_us(&self) -> Option<u64> {
         self.behind.load(Ordering::Relaxed).checked_sub(1)
     }

@@ -72,7 +72,8 @@ impl StallCause {
         StallCause::Lead,
     ];
 
-    /// Whether the leader waited, and all writers with it. The other causes are waits of one writer.
+    /// Whether the leader waited, and all writers with it. The other causes are waits of one
+    /// writer.
     pub fn is_of_leader(self) -> bool {
         self >= StallCause::LogSegment
     }
@@ -174,8 +175,8 @@ pub struct Load {
 pub struct Limits {
     /// What happens at them.
     pub policy: StallPolicy,
-    /// Writers stop at this number of sealed memtables. With `redirect` they stop when the unflushed
-    /// memtables have as many bytes as this number of full ones.
+    /// Writers stop at this number of sealed memtables. With `redirect` they stop when the
+    /// unflushed memtables have as many bytes as this number of full ones.
     pub sealed_memtables: u64,
     /// Writers are slowed down from this depth of level 0 on (`slowdown` and `adoc`).
     pub l0_slowdown: u64,

@@ -8,9 +8,9 @@
 //! out of order (`docs/stories.md`) are special cases of this. Half of the seeds write only to a
 //! few narrow windows of keys between two rotations, so that runs have gaps, and merges within
 //! level 0 reach over tables that other jobs move down. Two seeds of three have jobs over three
-//! levels, while others rewrite tables of the level that these pass. Two seeds of seven pick as with
-//! `stall_policy = "redirect"`, one of these with jobs that are much smaller than level 0. Every pick
-//! is made a second time with the index of overlaps, which must not change it.
+//! levels, while others rewrite tables of the level that these pass. Two seeds of seven pick as
+//! with `stall_policy = "redirect"`, one of these with jobs that are much smaller than level 0.
+//! Every pick is made a second time with the index of overlaps, which must not change it.
 //!
 //! Threading: one task.
 

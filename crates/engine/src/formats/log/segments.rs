@@ -2,8 +2,8 @@
 //!
 //! [`Supply`] makes segments ready before they are needed (creates or recycles them, reserves their
 //! space, syncs their bytes and their names) and keeps a bounded pool of obsolete segments to
-//! recycle. The writer keeps those that are ready. [`Live`] knows which segments hold records, and which of them have bytes that no sync
-//! has covered.
+//! recycle. The writer keeps those that are ready. [`Live`] knows which segments hold records, and
+//! which of them have bytes that no sync has covered.
 //!
 //! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
 //! large as the one before it, up to the size in the options. So a store with few writes has a

@@ -20,9 +20,9 @@
 //!   name found.
 //!
 //! Threading: `append` is for the one leader of a group (a lock makes a mistake harmless);
-//! everything else is for any thread. The order of locks is appender > supply > ready > live > cause
-//! of the poison. The sync role is taken before live and never together with appender or supply. An
-//! append waits for no sync.
+//! everything else is for any thread. The order of locks is appender > supply > ready > live >
+//! cause of the poison. The sync role is taken before live and never together with appender or
+//! supply. An append waits for no sync.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

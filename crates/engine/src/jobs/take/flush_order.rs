@@ -1,9 +1,9 @@
 //! The order in which sealed memtables are flushed: keyspaces take turns by bytes.
 //!
 //! Each memtable that waits has a *turn*: the virtual time at which its flush would begin if each
-//! keyspace had a disk of its own (start-time fair queueing, Goyal et al., SIGCOMM 1996). The lowest
-//! turn is next. So the small memtable of one keyspace does not wait for all
-//! large ones of another, and no keyspace starves. Within a keyspace the oldest memtable is first.
+//! keyspace had a disk of its own (start-time fair queueing, Goyal et al., SIGCOMM 1996). The
+//! lowest turn is next. So the small memtable of one keyspace does not wait for all large ones of
+//! another, and no keyspace starves. Within a keyspace the oldest memtable is first.
 //!
 //! Threading: a plain value under the lock of the schedule.
 

@@ -79,7 +79,7 @@ impl Default for PickOptions {
 }
 
 impl PickOptions {
-    /// The settings for a keyspace with these settings, in a store with these options.
+    /// What picks need to know of the settings of a keyspace and of the options of its store.
     pub fn of(settings: &KeyspaceSettings, options: &Options) -> PickOptions {
         let schedule = &options.schedule;
         let redirects = options.stall_policy == StallPolicy::Redirect;

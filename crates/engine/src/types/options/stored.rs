@@ -42,10 +42,11 @@ pub mod option {
     /// The codec (a number of the table format) and its compression level: two bytes for each
     /// level; the last pair is that of all deeper levels.
     pub const CODECS_BY_LEVEL: u16 = 18;
-    /// The shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed. Options with another value
-    /// than 0 are refused.
+    /// The shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed. Options with another
+    /// value than 0 are refused.
     pub const SHAPE: u16 = M | 14;
-    /// Whether its writes go to the log: 1 yes, 0 no. Options with another value than 1 are refused.
+    /// Whether its writes go to the log: 1 yes, 0 no. Options with another value than 1 are
+    /// refused.
     pub const LOGGED: u16 = M | 15;
 
     /// Bytes that compactions have to read at which writers are slowed down.
