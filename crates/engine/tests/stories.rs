@@ -136,5 +136,6 @@ stories! {
     waits_for_a_leader_have_names
     a_stalled_keyspace_delays_no_other
     merges_do_not_keep_flushes_waiting
+    compactions_leave_the_cores_to_writers_and_flushes
     writers_follow_the_progress_of_a_flush
 }

@@ -87,15 +87,10 @@ fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) -> bool {
 /// are slowed down.
 fn yields(jobs: &Jobs, work: &Work) -> bool {
     let env = jobs.env();
-    let limits = work.keyspace.limits();
-    let slowdown = match limits.policy {
-        StallPolicy::Redirect => limits.l0_stop,
-        _ => limits.l0_slowdown,
-    };
     work.kind() == JobKind::Compaction
         && env.live().compaction_nice > 0
         && env.runtime().has_priorities()
-        && work.keyspace.view().l0_depth as u64 <= slowdown / 2
+        && work.keyspace.view().l0_depth as u64 <= work.keyspace.limits().calm_depth()
 }
 
 /// Runs a compaction in a task of its own with a lower priority than the worker has, and waits for

@@ -1,13 +1,15 @@
-//! Whether flushes are behind and which of them the host executes, as the compactions of the store
-//! ask it that pause for them (RFC 13, section 5).
+//! Whether flushes are behind, how many of them the host executes, and whether that leaves a core
+//! for compactions. The compactions of the store that pause for flushes ask this (RFC 13, section
+//! 5).
 //!
 //! Threading: atomics.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct FlushLoad {
+    /// The number of cores of the process.
+    cores: usize,
     /// The number of keyspaces that are behind.
     behind: AtomicUsize,
     /// The number of flushes that the host executes.
@@ -17,6 +19,15 @@ pub(crate) struct FlushLoad {
 }
 
 impl FlushLoad {
+    pub(crate) fn new(cores: usize) -> FlushLoad {
+        FlushLoad {
+            cores,
+            behind: AtomicUsize::new(0),
+            flushing: AtomicUsize::new(0),
+            progressed_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// A keyspace is behind from now on, or is so no longer.
     pub(crate) fn set_behind(&self, begins: bool) {
         match begins {
@@ -25,9 +36,19 @@ impl FlushLoad {
         };
     }
 
-    /// Whether a keyspace is behind, and the host executes a flush.
-    pub(crate) fn is_urgent(&self) -> bool {
-        self.flushing.load(Ordering::Relaxed) > 0 && self.behind.load(Ordering::Relaxed) > 0
+    /// Whether the host executes a flush.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether memtables of a keyspace fill faster than they are flushed.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the flushes that the host executes and one writer occupy all cores.
+    pub(crate) fn leaves_no_core(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed).saturating_add(1) >= self.cores
     }
 
     /// The host executes a flush until the result is dropped.

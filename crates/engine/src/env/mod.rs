@@ -133,7 +133,7 @@ impl Env {
             free_bytes: AtomicU64::new(u64::MAX),
             failures: Failures::new(&runtime),
             work: Notify::new(&runtime),
-            flush_load: Arc::default(),
+            flush_load: Arc::new(FlushLoad::new(runtime.cores())),
             job_ended: Notify::new(&runtime),
             pressure: Arc::new(Notify::new(&runtime)),
             maintenance: Notify::new(&runtime),

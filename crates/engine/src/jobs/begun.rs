@@ -37,7 +37,7 @@ pub(crate) struct Begun {
     pub(crate) pauses: Option<Arc<FlushPauses>>,
 }
 
-/// Wakes writers that wait for the memory of memtables while a flush progresses.
+/// Notes how a flush progresses, and wakes writers that wait for the memory of memtables.
 #[derive(Clone)]
 pub(crate) struct Relief {
     pub(crate) load: Arc<FlushLoad>,

@@ -1,7 +1,10 @@
-//! Pauses of compactions for flushes that are behind (RFC 13, section 5).
+//! Pauses of compactions for flushes (RFC 13, section 5).
 //!
 //! While memtables fill faster than they are flushed, writers wait for the flushes. A compaction of
 //! the host takes processor time and bandwidth from them, and can wait as long as level 0 is short.
+//! If flushes and one writer occupy all cores, a compaction would take the core from the writer for
+//! some milliseconds at a time. So it also pauses then, while level 0 is so short that no writer
+//! waits for it soon.
 //!
 //! Invariants: a pause ends when no flush runs, when the flushes that run do not progress for a
 //! second, when level 0 gets deep, when space is short, and when the job should end. A compaction
@@ -65,13 +68,18 @@ impl FlushPauses {
 
     /// Whether the compaction should pause now, apart from how long it has.
     fn is_due(&self) -> bool {
-        if !self.env.flush_load().is_urgent() {
+        let load = self.env.flush_load();
+        let (is_behind, is_crowded) = (load.is_behind(), load.leaves_no_core());
+        if !load.is_flushing() || !(is_behind || is_crowded) {
             return false;
         }
         let limits = self.keyspace.limits();
-        limits.policy == StallPolicy::Redirect
-            && (self.keyspace.view().l0_depth as u64) < limits.l0_stop * 5 / 6
-            && self.keyspace.short_space().0.is_none()
+        let depth = self.keyspace.view().l0_depth as u64;
+        let flushes_first = is_behind
+            && limits.policy == StallPolicy::Redirect
+            && depth < limits.l0_stop.saturating_mul(5) / 6;
+        let writers_first = is_crowded && depth <= limits.calm_depth();
+        (flushes_first || writers_first) && self.keyspace.short_space().0.is_none()
     }
 
     /// Waits while flushes come first, until `stop` returns true.

@@ -37,7 +37,7 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
 use crate::types::error::{Error, Result};
-use crate::types::options::{DirectIo, StallPolicy};
+use crate::types::options::DirectIo;
 
 /// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
@@ -88,9 +88,8 @@ impl Jobs {
                 What::Flush(source) => {
                     let settings = work.keyspace.load_settings();
                     let spec = self.flush_spec(&work.keyspace, source, &settings);
-                    let redirects = settings.limits.policy == StallPolicy::Redirect;
                     self.runner.begin_flush(&spec).map(|mut begun| {
-                        begun.relief = redirects.then(|| Relief {
+                        begun.relief = Some(Relief {
                             load: self.env.flush_load().clone(),
                             pressure: self.env.pressure().clone(),
                             every_bytes: (source.mem.used_bytes() / RELIEFS).max(1),

@@ -207,6 +207,16 @@ impl Limits {
         }
     }
 
+    /// The depth of level 0 up to which no writer waits soon: half of that at which the first one is
+    /// slowed down.
+    pub(crate) fn calm_depth(&self) -> u64 {
+        let first = match self.policy {
+            StallPolicy::Redirect => self.l0_stop,
+            _ => self.l0_slowdown,
+        };
+        first / 2
+    }
+
     /// Whether writers are slowed down before they are stopped.
     fn slows(&self) -> bool {
         matches!(self.policy, StallPolicy::Slowdown | StallPolicy::Adoc)

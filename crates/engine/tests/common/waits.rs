@@ -47,6 +47,11 @@ pub const ALL: &[Story] = &[
         8,
         merges_do_not_keep_flushes_waiting,
     ),
+    (
+        "compactions_leave_the_cores_to_writers_and_flushes",
+        8,
+        compactions_leave_the_cores_to_writers_and_flushes,
+    ),
 ];
 
 /// The time that a write may wait in these stories.
@@ -74,9 +79,9 @@ const POLICIES: [StallPolicy; 4] = [
     StallPolicy::Redirect,
 ];
 
-/// Flushes take seconds from now on.
-fn slow_flushes(disk: &Disk) {
-    let slow = Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)));
+/// Each flush takes this time or a multiple of it from now on.
+fn slow_flushes(disk: &Disk, by: Duration) {
+    let slow = Rule::on(OpKind::Sync, Fault::Delay(by));
     disk.faults.add(slow.ending(".tbl").for_good());
 }
 
@@ -85,7 +90,7 @@ fn slow_flushes(disk: &Disk) {
 fn a_write_that_would_wait_too_long_writes_nothing(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(tight(POLICIES[seed as usize % 4]));
-    slow_flushes(&disk);
+    slow_flushes(&disk, Duration::from_secs(2));
     let tasks: Vec<_> = (0..2u64)
         .map(|w| {
             let (clock, ks) = (rt.clone(), store.default_keyspace().unwrap());
@@ -148,7 +153,7 @@ fn a_busy_batch_is_in_none_of_its_keyspaces(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(tight(POLICIES[seed as usize % 4]));
     let (a, b) = two(&store);
-    slow_flushes(&disk);
+    slow_flushes(&disk, Duration::from_secs(2));
     let mut refused = false;
     for i in 0..100 {
         let mut batch = Batch::new();
@@ -280,7 +285,7 @@ fn a_stalled_keyspace_delays_no_other(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(tight(POLICIES[seed as usize % 4]));
     let (a, b) = two(&store);
-    slow_flushes(&disk);
+    slow_flushes(&disk, Duration::from_secs(2));
     let writer = {
         let a = a.clone();
         rt.spawn("writer", move || {
@@ -365,4 +370,56 @@ fn merges_do_not_keep_flushes_waiting(rt: Runtime, seed: u64) {
     store.set_option("background_bytes_per_s", "0").unwrap();
     store.wait_until_idle().unwrap();
     assert_eq!(ks.iter().unwrap().count(), 400);
+}
+
+/// A simulated process has one core. A compaction pauses there while a flush runs, under every
+/// policy, as long as level 0 is short, and for three quarters of the time at most. If level 0 is
+/// so deep that writers wait for it soon, it does not pause.
+fn compactions_leave_the_cores_to_writers_and_flushes(rt: Runtime, seed: u64) {
+    for is_short in [true, false] {
+        let disk = Disk::new(&rt);
+        let policy = POLICIES[(seed % 4) as usize];
+        let mut options = Options {
+            background_bytes_per_s: 100_000,
+            l0_trigger_count: 2,
+            memtable_bytes: 1 << 20,
+            table_bytes: 1 << 20,
+            level1_bytes: 1 << 20,
+            ..tight(policy)
+        };
+        if !is_short {
+            options.l0_slowdown_count = 3;
+            options.l0_stop_count = 3;
+        }
+        let store = disk.open_with(options);
+        let ks = store.default_keyspace().unwrap();
+        let fill = |round: u64| {
+            (0..200).for_each(|i| ks.put(key(i * 7919 + round), [i as u8; 4000]).unwrap());
+            ks.flush().unwrap();
+        };
+        fill(0);
+        fill(1);
+        let begins = (0..1000).any(|_| {
+            rt.sleep(Duration::from_millis(1));
+            let jobs = store.stats().jobs;
+            jobs.iter().any(|job| job.from_level.is_some())
+        });
+        assert!(begins, "no compaction began");
+        slow_flushes(&disk, Duration::from_secs(20));
+        let begun = rt.now();
+        fill(2);
+        let flush_us = rt.now().since(begun).as_micros() as u64;
+        let paused_us = store.stats().counter("compaction_pause_us");
+        let expected = match is_short {
+            true => 1_000_000..=flush_us * 3 / 4,
+            false => 0..=0,
+        };
+        assert!(
+            expected.contains(&paused_us),
+            "{policy:?}: a pause of {paused_us} us in {flush_us} us"
+        );
+        store.set_option("background_bytes_per_s", "0").unwrap();
+        store.wait_until_idle().unwrap();
+        assert_eq!(ks.iter().unwrap().count(), 600);
+    }
 }
