@@ -64,7 +64,9 @@ pub fn open(
         ..Options::default()
     };
     for setting in own.split(':').filter(|setting| !setting.is_empty()) {
-        let (name, value) = setting.split_once('=').ok_or("a setting has the form NAME=VALUE")?;
+        let (name, value) = setting
+            .split_once('=')
+            .ok_or("a setting has the form NAME=VALUE")?;
         let value = match value.parse::<i64>() {
             Ok(number) => siltstone::Value::from(number),
             Err(_) => siltstone::Value::from(value),

@@ -25,7 +25,8 @@ pub type Result<T> = std::result::Result<T, String>;
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Scenario {
-    /// One thread puts random keys as fast as it can, then the store settles.
+    /// One thread puts random keys as fast as it can, then the store settles. With `--readers`,
+    /// other threads read meanwhile.
     Fill,
     /// Puts become due at `--rate`, and latency counts from then on.
     Open,
@@ -57,6 +58,9 @@ pub struct Arguments {
     /// Megabytes that a fill writes.
     #[arg(long, default_value_t = 2000)]
     pub fill_mb: u64,
+    /// Threads that read random keys during a `fill`. The keys are put before it begins.
+    #[arg(long, default_value_t = 0)]
+    pub readers: u32,
     /// Puts a second that become due in `open`.
     #[arg(long, default_value_t = 150_000)]
     pub rate: u64,

@@ -88,7 +88,10 @@ pub fn cpu_s() -> f64 {
 /// Seconds that this thread was ready to run and waited for a core.
 pub fn core_wait_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let ns = text.split_whitespace().nth(1).and_then(|ns| ns.parse::<f64>().ok());
+    let ns = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|ns| ns.parse::<f64>().ok());
     ns.map_or(f64::NAN, |ns| ns / 1e9)
 }
 

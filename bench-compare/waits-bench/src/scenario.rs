@@ -62,11 +62,37 @@ fn put_closed(
     Ok((samples, last - begun))
 }
 
+/// The records that readers of a fill find, and which are put before it.
+const READ_RECORDS: u64 = 500_000;
+
 fn fill(arguments: &Arguments, store: &dyn Db, figures: &mut Figures) -> Result<()> {
     let count = arguments.fill_mb * 1_000_000 / entry_bytes(arguments);
     let (mut put, values) = (store.put(0)?, Values::new(arguments.value_bytes));
+    let read_records = count.min(READ_RECORDS);
+    if arguments.readers > 0 {
+        for record in 0..read_records {
+            put(&key(record), values.get(record))?;
+        }
+        store.settle()?;
+    }
     let (cpu, waited, begun) = (cpu_s(), core_wait_s(), Instant::now());
-    let (samples, took) = put_closed(&mut put, &mut Random(1), &values, (count, count))?;
+    let stop = AtomicBool::new(false);
+    let (samples, took) = std::thread::scope(|scope| -> Result<_> {
+        let read = |seed| {
+            let stop = &stop;
+            scope.spawn(move || gets_timed(store, read_records, seed, stop))
+        };
+        let readers: Vec<_> = (0..u64::from(arguments.readers)).map(read).collect();
+        let put = put_closed(&mut put, &mut Random(1), &values, (count, count));
+        stop.store(true, Ordering::Relaxed);
+        for (number, reader) in readers.into_iter().enumerate() {
+            let (samples, took) = reader
+                .join()
+                .map_err(|_| "a reader panicked".to_string())??;
+            samples.figures(&format!("reader{number}."), took, figures);
+        }
+        put
+    })?;
     let waited = (core_wait_s() - waited) * 100.0 / took.as_secs_f64();
     figures.insert("waited_for_a_core_percent".into(), waited);
     samples.figures("", took, figures);
@@ -177,14 +203,39 @@ fn gets(store: &dyn Db, records: u64, stop: &AtomicBool) -> Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
+/// As [`gets`], and times each of them.
+fn gets_timed(
+    store: &dyn Db,
+    records: u64,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<(Samples, Duration)> {
+    let (mut get, mut random) = (store.get(0)?, Random(99 + seed));
+    let begun = Instant::now();
+    let mut samples = Samples::new(begun, 0);
+    let mut last = begun;
+    while !stop.load(Ordering::Relaxed) {
+        let record = random.next() % records;
+        if !get(&key(record))? {
+            return Err(format!("record {record} is not found"));
+        }
+        let now = Instant::now();
+        samples.add(now - last, now);
+        last = now;
+    }
+    Ok((samples, last - begun))
+}
+
 /// Operations a second of the seven keyspaces, half of them puts.
 const QUIET_RATE: u64 = 2000;
 
 /// How long they are measured alone, and beside the eighth.
 const QUIET_FOR: Duration = Duration::from_secs(15);
 
-/// Does what becomes due in the seven keyspaces, for a time.
-fn quiet(arguments: &Arguments, store: &dyn Db) -> Result<(Samples, Samples)> {
+/// Does what becomes due in the seven keyspaces, for a time. Returns also for which part of the
+/// time this thread waited for a core, in percent.
+fn quiet(arguments: &Arguments, store: &dyn Db) -> Result<(Samples, Samples, f64)> {
+    let waited = core_wait_s();
     let values = Values::new(arguments.value_bytes);
     let mut puts = (1..8).map(|k| store.put(k)).collect::<Result<Vec<_>>>()?;
     let mut gets = (1..8).map(|k| store.get(k)).collect::<Result<Vec<_>>>()?;
@@ -211,13 +262,15 @@ fn quiet(arguments: &Arguments, store: &dyn Db) -> Result<(Samples, Samples)> {
         let now = Instant::now();
         samples.add(now.saturating_duration_since(due), now);
     }
-    Ok(samples)
+    let waited = (core_wait_s() - waited) * 100.0 / QUIET_FOR.as_secs_f64();
+    Ok((samples.0, samples.1, waited))
 }
 
 fn keyspaces_beside(arguments: &Arguments, store: &dyn Db, figures: &mut Figures) -> Result<()> {
-    let (puts, gets) = quiet(arguments, store)?;
+    let (puts, gets, waited) = quiet(arguments, store)?;
     puts.figures("alone.put_", QUIET_FOR, figures);
     gets.figures("alone.get_", QUIET_FOR, figures);
+    figures.insert("alone.waited_for_a_core_percent".into(), waited);
     let stop = AtomicBool::new(false);
     let values = Values::new(arguments.value_bytes);
     let (written, beside) = std::thread::scope(|scope| -> Result<_> {
@@ -243,6 +296,7 @@ fn keyspaces_beside(arguments: &Arguments, store: &dyn Db, figures: &mut Figures
     written.figures("overloaded.", QUIET_FOR, figures);
     beside.0.figures("beside.put_", QUIET_FOR, figures);
     beside.1.figures("beside.get_", QUIET_FOR, figures);
+    figures.insert("beside.waited_for_a_core_percent".into(), beside.2);
     for kind in ["put", "get"] {
         let of = |when: &str| figures[&format!("{when}.{kind}_p999_us")];
         let ratio = of("beside") / of("alone");

@@ -2,7 +2,9 @@
 //!
 //! The rate is that of the last [`REMEMBERED`] flushes of at least half a memtable: their bytes, by
 //! the time during which at least one of them ran, syncs and the edit of the manifest included. The
-//! rate of a single one is the mean of their own rates; it is lower where several run at once.
+//! rate of a single one is that of the slowest of them, by its own time. Writers that follow a flush
+//! by this rate do not run out of memory before the flush ends, as long as none is slower than all
+//! that are remembered.
 //!
 //! Threading: a plain value under the lock of `Stalls`.
 
@@ -50,16 +52,13 @@ impl FlushMeter {
         self.bytes_per_s
     }
 
-    /// The bytes a second of a single flush. `None` if no flush has ended.
+    /// The bytes a second of the slowest flush. `None` if no flush has ended that took time.
     pub(crate) fn single_bytes_per_s(&self) -> Option<u64> {
-        let ns: u128 = self
-            .flushes
-            .iter()
-            .map(|f| f.ended.since(f.begun).as_nanos())
-            .sum();
-        let bytes: u128 = self.flushes.iter().map(|f| u128::from(f.bytes)).sum();
-        let rate = (bytes * 1_000_000_000).checked_div(ns)?;
-        Some(rate.min(u128::from(u64::MAX)) as u64)
+        let rates = self.flushes.iter().filter_map(|f| {
+            let ns = f.ended.since(f.begun).as_nanos();
+            (u128::from(f.bytes) * 1_000_000_000).checked_div(ns)
+        });
+        Some(rates.min()?.min(u128::from(u64::MAX)) as u64)
     }
 
     fn measure(&self) -> Option<u64> {
@@ -110,13 +109,20 @@ mod tests {
     }
 
     #[test]
-    fn a_single_flush_is_as_fast_as_its_own_time_says() {
+    fn a_single_flush_is_as_fast_as_the_slowest() {
         let mut meter = FlushMeter::default();
         assert_eq!(meter.single_bytes_per_s(), None);
         meter.ended(at_ms(0), at_ms(1000), 1000);
         meter.ended(at_ms(500), at_ms(1500), 1000);
         assert_eq!(meter.single_bytes_per_s(), Some(1000));
         assert_eq!(meter.bytes_per_s(), Some(1333));
+        meter.ended(at_ms(2000), at_ms(4000), 1000);
+        assert_eq!(meter.single_bytes_per_s(), Some(500));
+        // It is forgotten after some more.
+        (5..12).for_each(|s| meter.ended(at_ms(s * 1000), at_ms(s * 1000 + 900), 900));
+        assert_eq!(meter.single_bytes_per_s(), Some(500));
+        meter.ended(at_ms(12_000), at_ms(12_900), 900);
+        assert_eq!(meter.single_bytes_per_s(), Some(1000));
     }
 
     #[test]

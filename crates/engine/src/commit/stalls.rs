@@ -215,7 +215,7 @@ pub(crate) struct Stalls {
     is_cancelled: AtomicBool,
     /// The rate of the flushes; 0 if none was measured.
     flush_bytes_per_s: AtomicU64,
-    /// The rate of a single flush; 0 if none was measured.
+    /// The rate of the slowest of the last flushes; 0 if none was measured.
     single_flush_bytes_per_s: AtomicU64,
 }
 

@@ -119,8 +119,8 @@ impl MemSource {
         self.flushed_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Brings [`MemSource::flushed_bytes`] up to date. `bytes_per_s` is how fast a flush usually
-    /// is, if it is known.
+    /// Brings [`MemSource::flushed_bytes`] up to date. `bytes_per_s` is how fast the slowest of the
+    /// last flushes was, if one has ended.
     pub(crate) fn follow_flush(&self, now: Instant, bytes_per_s: Option<u64>) {
         let Some(flush) = &*self.flush.load() else {
             return;
