@@ -157,7 +157,7 @@ impl Inner {
                 let pace = pace.min(u128::from(u64::MAX)) as u64;
                 let write_rate = self.write_rates.get_mut(&keyspace);
                 let write_rate = write_rate.expect("it was inserted above");
-                let turn = write_rate.ask_in_steps(now, pace, bytes, ticket);
+                let turn = write_rate.ask_for_flushes(now, pace, bytes, ticket);
                 (*cause, *limit, turn)
             }
             Decision::Stop { cause, limit } if redirects => {

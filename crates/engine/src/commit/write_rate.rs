@@ -35,13 +35,10 @@ use siltstone_storage::token_bucket::TokenBucket;
 /// The most tokens that a pause saves up, as time at the full rate.
 const BURST: Duration = Duration::from_millis(5);
 
-/// Nobody waits for fewer missing tokens than these, as time at the full rate: a shorter wait costs
-/// more than it slows.
-const IGNORED: Duration = Duration::from_millis(1);
-
-/// The same where writers are admitted at the rate of the flushes: they are to notice it as little
-/// as possible, and a wait of this time costs a few hundredths of it.
-const IGNORED_IN_STEPS: Duration = Duration::from_micros(200);
+/// Nobody waits for fewer missing tokens than these, as time at the full rate. Writers notice short
+/// waits least, and a wait of this time costs a few hundredths of it; a shorter one costs more than
+/// it slows.
+const IGNORED: Duration = Duration::from_micros(200);
 
 /// A slowdown ends when nobody has been slowed down for this long. The next one measures its base
 /// anew.
@@ -207,19 +204,18 @@ impl WriteRate {
         ticket: &mut Option<Ticket>,
     ) -> Turn {
         let rate = self.rate(now, near);
-        self.ask_at(now, rate, bytes, ticket, IGNORED)
+        self.ask_at(now, rate, bytes, ticket)
     }
 
-    /// As [`WriteRate::ask_at`], in smaller steps, and those behind a large batch pay for one
-    /// second of it at most.
-    pub(crate) fn ask_in_steps(
+    /// As [`WriteRate::ask_at`], but those behind a large batch pay for one second of it at most.
+    pub(crate) fn ask_for_flushes(
         &mut self,
         now: Instant,
         rate: u64,
         bytes: u64,
         ticket: &mut Option<Ticket>,
     ) -> Turn {
-        let turn = self.ask_at(now, rate, bytes, ticket, IGNORED_IN_STEPS);
+        let turn = self.ask_at(now, rate, bytes, ticket);
         self.tokens
             .limit_debt(DEBT_MAX, rate.max(LEAST_BYTES_PER_S));
         turn
@@ -230,19 +226,12 @@ impl WriteRate {
     /// [`WriteRate::give_back`]. A writer that has not begun to wait ignores a few missing tokens,
     /// `ignored` as time at the full rate, so that small batches do not wait a few microseconds
     /// each.
-    fn ask_at(
-        &mut self,
-        now: Instant,
-        rate: u64,
-        bytes: u64,
-        ticket: &mut Option<Ticket>,
-        ignored: Duration,
-    ) -> Turn {
+    fn ask_at(&mut self, now: Instant, rate: u64, bytes: u64, ticket: &mut Option<Ticket>) -> Turn {
         let rate = rate.max(LEAST_BYTES_PER_S);
         self.slowed = true;
         self.tokens.fill(now, rate);
         let ignored = match ticket {
-            None if self.waiting.is_empty() => ignored,
+            None if self.waiting.is_empty() => IGNORED,
             _ => Duration::ZERO,
         };
         let own = self.line_up(bytes, ticket);
@@ -457,7 +446,7 @@ mod tests {
         while write_rate.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
             went += 1000;
         }
-        let most = rate * (BURST + IGNORED).as_millis() as u64 / 1000 + 2000;
+        let most = rate * (BURST + IGNORED).as_micros() as u64 / 1_000_000 + 2000;
         assert!(went <= most && went > most / 2, "{went} of {most}");
         assert!(!write_rate.give_back(&mut ticket) && write_rate.is_idle());
         assert_eq!(ticket, None);
