@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use siltstone::manifest::CURRENT_NAME;
 use siltstone::storage::{FileStorage, Runtime, Storage};
-use siltstone::{Components, Error, ErrorKind, Options, Result, Storages, Store};
+use siltstone::{Components, Error, ErrorKind, Options, RedirectDir, Result, Storages, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
@@ -346,6 +346,17 @@ fn refuse_directories(place: &str, options: &Options) -> Result<()> {
             "they do not lie in a local one",
         ),
     ];
+    if let RedirectDir::Path(dir) = &options.redirect_dir {
+        return Err(Error::invalid_argument(format!(
+            "option redirect_dir names a folder for the store {place}, whose tables are on a \
+             device: such a store has no second location of tables"
+        ))
+        .expected("no redirect_dir")
+        .found(dir.display())
+        .advice(
+            "leave redirect_dir out, or remove its line from OPTIONS.toml in the store's folder",
+        ));
+    }
     for (name, dir, why) in wishes {
         let is_own = name == "log_dir" && real(&root.join(dir)) == real(root);
         if is_own || dir.as_os_str().is_empty() {

@@ -96,13 +96,13 @@ pub use tree::snapshot::Snapshot;
 pub use types::detect::Limit;
 pub use types::error::{self, Error, ErrorKind, Result};
 pub use types::event::{Event, EventListener};
-pub use types::job_stats::{JobStats, QueueStats, SideStats};
+pub use types::job_stats::{JobStats, LocationStats, QueueStats, SideStats};
 pub use types::metrics::{Histogram, LatencySummary};
 pub use types::options::difference::OptionDifference;
 pub use types::options::{
     ByLevel, Change, Compression, DirectIo, FlushVerify, KeyspaceOptions, KeyspaceSettings,
-    LevelTargets, Limits, Options, ScheduleOptions, Scope, Setting, StallPolicy, SyncMode,
-    ThirdScore, Value, Verify, setting, settings,
+    LevelTargets, Limits, Options, RedirectDir, ScheduleOptions, Scope, Setting, StallPolicy,
+    SyncMode, ThirdScore, Value, Verify, setting, settings,
 };
 
 /// What to merge next.

@@ -215,7 +215,7 @@ fn other_files_stay_and_are_named() {
 #[test]
 fn folders_that_are_in_use_or_have_no_store_are_refused() {
     in_simulation(4, |rt| {
-        let layout = Layout { log: 1, tables: 2 };
+        let layout = Layout::of(1, 2);
         let folders = Folders::new(&rt);
         // Names alone do not make a store.
         for name in [

@@ -15,7 +15,7 @@ use siltstone_storage::fault::{Fault, FaultStorage, PLACE, Rule};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
-const THREE: Layout = Layout { log: 1, tables: 2 };
+const THREE: Layout = Layout::of(1, 2);
 
 fn in_simulation<T: Send + 'static>(seed: u64, f: impl FnOnce(Runtime) -> T + Send + 'static) -> T {
     let config = SimConfig {
@@ -252,8 +252,8 @@ fn a_lost_file_of_directories_is_named_and_written_again() {
         let epoch = root.lease("thief").unwrap().epoch();
         root.delete(epoch, "DIRECTORIES").unwrap();
         root.sync_dir(epoch).unwrap();
-        let exchanged = Layout { log: 2, tables: 1 };
-        let only_tables = Layout { log: 0, tables: 2 };
+        let exchanged = Layout::of(2, 1);
+        let only_tables = Layout::of(0, 2);
         for error in [
             folders.try_open(exchanged, small()).expect_err("it opened"),
             folders

@@ -14,7 +14,7 @@ use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, OpKind, Runtime, Storage, StorageErrorKind};
 
-const THREE: Layout = Layout { log: 1, tables: 2 };
+const THREE: Layout = Layout::of(1, 2);
 
 fn in_simulation<T: Send + 'static>(seed: u64, f: impl FnOnce(Runtime) -> T + Send + 'static) -> T {
     let config = SimConfig {
@@ -253,7 +253,7 @@ fn folders_of_another_copy_are_left_together() {
 #[test]
 fn a_clone_without_its_log_takes_no_folder() {
     in_simulation(16, |rt| {
-        let layout = Layout { log: 0, tables: 1 };
+        let layout = Layout::of(0, 1);
         let folders = Folders::new(&rt);
         let store = folders.open(layout);
         let ks = store.default_keyspace().unwrap();
@@ -290,7 +290,7 @@ fn a_clone_without_its_log_takes_no_folder() {
 fn the_copy_that_is_opened_first_goes_on() {
     in_simulation(9, |rt| {
         // The tables are elsewhere, and nothing changes them here.
-        let layout = Layout { log: 0, tables: 1 };
+        let layout = Layout::of(0, 1);
         let folders = Folders::new(&rt);
         let store = folders.open(layout);
         common::put_synced(&store.default_keyspace().unwrap(), b"k", b"v");
@@ -383,7 +383,7 @@ fn killed_in_its_note(folders: &Folders, layout: Layout) -> Folders {
 #[test]
 fn opens_that_were_killed_in_a_row_lock_nobody_out() {
     in_simulation(14, |rt| {
-        let layout = Layout { log: 0, tables: 1 };
+        let layout = Layout::of(0, 1);
         let folders = Folders::new(&rt);
         let store = folders.open(layout);
         live(&store, &mut Dice::new(14));

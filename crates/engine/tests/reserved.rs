@@ -292,7 +292,7 @@ fn fields_of_the_manifest() {
 
     let world = World::new(false);
     assert!(world.tables().iter().all(|table| table.location == 0));
-    for location in [1, u32::MAX] {
+    for location in [2, u32::MAX] {
         let world = World::new(false);
         world.rewrite(|edit| {
             let add = &mut edit

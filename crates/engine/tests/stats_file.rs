@@ -102,7 +102,7 @@ fn a_folder_that_cannot_be_listed_hides_no_other() {
         let tables = FaultStorage::new(Arc::new(folders.memory[1].clone()), &rt);
         let storages = Storages {
             tables: Arc::new(tables.clone()),
-            ..folders.storages(Layout { log: 0, tables: 1 })
+            ..folders.storages(Layout::of(0, 1))
         };
         let components = Components::of(storages, rt.clone());
         let store = Store::open_with(components, small()).unwrap();

@@ -55,6 +55,7 @@ fn files(runtime: &Runtime, recorder: Arc<JobRecorder>) -> Result<Vec<MemoryStor
         log: log_side,
         manifest: store_side.clone(),
         tables: store_side,
+        redirect: None,
     };
     let components = Components {
         executors: vec![recorder],

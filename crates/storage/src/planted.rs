@@ -304,6 +304,12 @@ bugs! {
     243 TakenBatchIsBusy "a writer gives up although a leader has taken its batch"
         not for rows: "No row limits the wait of a write.";
     244 PauseLastsTooLong "a compaction that paused for a flush goes on after five minutes";
+    // A second location of tables (RFC 13, section 10).
+    250 RedirectedAreOrphans "an open deletes the tables of the second location as orphans";
+    251 RedirectedRunIsMisplaced "a run that was flushed to the second location is recorded as at \
+        the first one";
+    252 RedirectedFolderIsNotSynced
+        "a run at the second location is installed before its folder is synced";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

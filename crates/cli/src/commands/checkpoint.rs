@@ -28,12 +28,12 @@ pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
         args.folder.join(OPTIONS_FILE),
     );
     if from.exists() {
-        // A checkpoint has log and tables in its own folder.
+        // A checkpoint has log and all tables in its own folder.
         let file = OptionsFile::read(&args.store)?;
         let without = Changes {
             keyspace: None,
             set: Vec::new(),
-            unset: vec!["log_dir", "table_dir"],
+            unset: vec!["log_dir", "table_dir", "redirect_dir"],
         };
         let (_, text) = without.apply(&file.text)?;
         let copied = fs::write(&to, text).and_then(|()| fs::File::open(&to)?.sync_all());

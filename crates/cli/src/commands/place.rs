@@ -305,6 +305,7 @@ pub fn storages(path: &Path) -> Result<(Storages, Option<Folder>), Failure> {
             log: Arc::clone(&storage),
             manifest: Arc::clone(&storage),
             tables: storage,
+            redirect: None,
         };
         return Ok((storages, Some(folder)));
     }
@@ -319,6 +320,7 @@ pub fn storages(path: &Path) -> Result<(Storages, Option<Folder>), Failure> {
         log: Arc::clone(&root),
         manifest: root,
         tables: folder.storage(),
+        redirect: None,
     };
     Ok((storages, Some(folder)))
 }

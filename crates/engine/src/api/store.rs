@@ -39,7 +39,8 @@ const OPEN_KEYSPACE_TRIES: u32 = 100;
 ///
 /// The log, the manifest and the tables may lie on different storages. Two storages are the same if
 /// their [`Storage::location`] is the same. A store is always opened on the same arrangement of
-/// storages on which it was created (`docs/format/directories.md`).
+/// storages on which it was created (`docs/format/directories.md`); only a second location of tables
+/// can be added later, and taken out.
 pub struct Components {
     /// The storage of the log.
     pub log: Arc<dyn Storage>,
@@ -47,6 +48,10 @@ pub struct Components {
     pub manifest: Arc<dyn Storage>,
     /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
+    /// The storage of a second location of tables, if the store has one or is to get one. It is
+    /// none of the others. With the option `stall_policy = "redirect"`, flushes that fall behind go
+    /// there too.
+    pub redirect: Option<Arc<dyn Storage>>,
     /// Threads, locks, clock, randomness.
     pub runtime: Runtime,
     /// Executors of jobs besides the host's own cores. A job is offered to the side that is
@@ -88,6 +93,7 @@ impl Components {
             log: storages.log,
             manifest: storages.manifest,
             tables: storages.tables,
+            redirect: storages.redirect,
             runtime,
             executors: Vec::new(),
             separated: None,
@@ -239,7 +245,7 @@ impl Store {
 
     /// Like [`Store::open`], on components of the caller: other storages, a simulated runtime,
     /// executors. The options `log_dir` and `table_dir` are not used, because the storages are
-    /// given.
+    /// given, and of `redirect_dir` only `"none"`, which takes the second location out.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -250,6 +256,7 @@ impl Store {
             log: components.log,
             manifest: components.manifest,
             tables: components.tables,
+            redirect: components.redirect,
         };
         let _span = tracing::info_span!("open", store = storages.manifest.describe()).entered();
         let events = Events::start(&components.runtime, components.listener)?;
@@ -309,6 +316,7 @@ impl Store {
             log: components.log,
             manifest: components.manifest,
             tables: components.tables,
+            redirect: components.redirect,
         };
         let storages =
             crate::services::recovery::overlay::over(&below, &components.runtime, &budget);

@@ -63,6 +63,12 @@ impl TestHooks {
         self.parts.jobs.set_paused(paused);
     }
 
+    /// Makes all further flushes on the host write to this location, which the store must have, or
+    /// lets the store choose again.
+    pub fn force_location(&self, location: Option<u32>) {
+        self.parts.jobs.force_location(location);
+    }
+
     /// How often background tasks were woken so far, to look for work.
     pub fn woken_count(&self) -> u64 {
         self.parts.env.work().count()

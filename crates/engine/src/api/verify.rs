@@ -64,7 +64,8 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
         let tables = handles.map(|handle| &*handle.meta);
         walk.keyspace(&name, tables, |meta, report| {
             catalog.env().check_open()?;
-            let checked = check_open_table(&*catalog.env().storages_at_once().tables, meta, report);
+            let storage = catalog.env().storages_at_once().tables_at(meta.location);
+            let checked = check_open_table(&*storage, meta, report);
             match checked.map_err(|error| unreadable_table(meta, error)) {
                 Err(error) if error.kind() == ErrorKind::Unreachable => return Err(error),
                 checked => report.problems.extend(checked.err()),

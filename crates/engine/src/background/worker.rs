@@ -18,6 +18,7 @@ use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
+use crate::jobs::locations::Blame;
 use crate::jobs::schedule;
 use crate::jobs::take::{Role, Taker, take};
 use crate::jobs::work::{Reserved, Work};
@@ -154,7 +155,7 @@ pub(super) fn lost(jobs: &Jobs, work: Option<Work>, reserved: &Reserved, error: 
     if let Some(work) = work {
         let what = format!("the end of {}", work.describe());
         let result = Err(error.clone());
-        let finish = || schedule::finish(jobs, work, &result);
+        let finish = || schedule::finish(jobs, work, &result, Blame::Store);
         let _ = guarded(jobs.env(), || what, finish);
     }
     schedule::take_back(jobs, reserved);
@@ -185,10 +186,15 @@ fn conclude(
             Err(error)
         }
     };
+    let blame = match &result {
+        Err(error) => jobs.blame(work, error),
+        Ok(()) => Blame::Store,
+    };
     // The health is set before the schedule shows that nothing runs any more. Work that nobody
     // waits for does not make the store refuse writes.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
+        && blame == Blame::Store
         && !work.is_by_seeks()
     {
         jobs.env().health().set_no_space(error);
@@ -198,6 +204,17 @@ fn conclude(
     let is_failure =
         |error: &&Error| !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped);
     let failure = result.as_ref().err().filter(is_failure).cloned();
+    // The flush runs at the other location at once.
+    let failure = match blame {
+        Blame::Location => {
+            if let Some(error) = failure {
+                tracing::warn!(%error, "a flush runs again at another location");
+                jobs.env().failures().set_last(error);
+            }
+            None
+        }
+        Blame::Store | Blame::Room | Blame::Tables => failure,
+    };
     // Once the work is finished, it occupies no slot, and failed work is due again at once. So a
     // slot pauses before that. Otherwise each failure would start another task at once. A worker
     // may pause afterwards, because it begins nothing while it pauses.
@@ -210,7 +227,7 @@ fn conclude(
         failed(jobs.env(), error);
     }
     if let Some(work) = in_hand.take() {
-        schedule::finish(jobs, work, &result);
+        schedule::finish(jobs, work, &result, blame);
     }
     if let Some(error) = after {
         failed(jobs.env(), error);

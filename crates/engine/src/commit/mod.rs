@@ -5,7 +5,7 @@
 pub(crate) mod admit;
 pub(crate) mod announce;
 pub(crate) mod detector;
-mod flush_meter;
+pub(crate) mod flush_meter;
 pub(crate) mod queue;
 mod rotate;
 pub mod stalls;

@@ -4,7 +4,8 @@
 //! operation to one caller only. If a table's job got that report, the log's own sync of the folder
 //! would succeed and acknowledge a segment whose name is lost (found by attacking RFC 1). So all
 //! syncs of a folder, and atomic replacements, pass through one lock. The first failure is sticky
-//! and poisons the store before any other caller gets a result.
+//! and poisons the store before any other caller gets a result. Only the folder of the second
+//! location of tables has failures of its own ([`Locations`]).
 //!
 //! A storage that cannot be reached is no such failure: a call that did not get its answer in time
 //! may be made again, and its client sees to it that no failed sync is lost meanwhile (RFC 9).
@@ -30,6 +31,7 @@ use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Epoch, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind};
 
 use crate::env::health::Health;
+use crate::env::locations::Locations;
 use crate::formats::directories::Storages;
 use crate::types::error::Error;
 use siltstone_storage::planted;
@@ -43,7 +45,30 @@ struct Guard {
     undeleted: Mutex<BTreeSet<String>>,
     /// Whether any deletion has failed.
     has_undeleted: AtomicBool,
-    health: Arc<Health>,
+    /// Who learns that a sync failed.
+    judge: Judge,
+}
+
+/// What a failed sync of a folder means.
+#[derive(Clone)]
+enum Judge {
+    /// The store is poisoned.
+    Store(Arc<Health>),
+    /// Nothing is written to the second location of tables any more. No edit of the manifest was
+    /// made that relies on the names that are lost.
+    Location(Arc<Locations>),
+}
+
+impl Judge {
+    fn sync_failed(&self, error: &StorageError) {
+        match self {
+            Judge::Store(health) => {
+                let cause = Error::from(error.clone()).context("syncing the store's folder");
+                health.poison(&cause);
+            }
+            Judge::Location(locations) => locations.set_lost(),
+        }
+    }
 }
 
 /// The guards of a store's folders.
@@ -58,15 +83,21 @@ impl Guards {
 }
 
 /// Guards the folders of log, manifest and tables. A failed sync of a folder that has only tables
-/// poisons the store too, because only one of several jobs gets the error.
+/// poisons the store too, because only one of several jobs gets the error. That of the second
+/// location of tables is not written any more.
 pub(crate) fn guard(
     storages: &Storages,
     runtime: &Runtime,
     health: &Arc<Health>,
+    locations: &Arc<Locations>,
 ) -> (Storages, Guards) {
     let mut guards = Vec::new();
-    let guarded = storages.map(|inner| {
-        let guard = Arc::new(Wrapped(Guard::new(inner.clone(), runtime, health.clone())));
+    let guarded = storages.map_with(|location, inner| {
+        let judge = match location {
+            0 => Judge::Store(health.clone()),
+            _ => Judge::Location(locations.clone()),
+        };
+        let guard = Arc::new(Wrapped(Guard::new(inner.clone(), runtime, judge)));
         guards.push(guard.clone());
         guard
     });
@@ -88,14 +119,14 @@ fn is_unreachable(error: &StorageError) -> bool {
 }
 
 impl Guard {
-    fn new(inner: Arc<dyn Storage>, runtime: &Runtime, health: Arc<Health>) -> Guard {
+    fn new(inner: Arc<dyn Storage>, runtime: &Runtime, judge: Judge) -> Guard {
         Guard {
             inner,
             own_epoch: AtomicU64::new(0),
             failed: runtime.mutex(None),
             undeleted: runtime.mutex(BTreeSet::new()),
             has_undeleted: AtomicBool::new(false),
-            health,
+            judge,
         }
     }
 
@@ -138,8 +169,7 @@ impl Guard {
         call().inspect_err(|error| {
             if !is_harmless(error) {
                 *failed = Some(error.clone());
-                self.health
-                    .poison(&Error::from(error.clone()).context("syncing the store's folder"));
+                self.judge.sync_failed(error);
             }
         })
     }
@@ -216,7 +246,7 @@ mod tests {
             let faults = FaultStorage::new(Arc::new(memory.clone()), &rt);
             let events = Events::start(&rt, None).unwrap();
             let health = Arc::new(Health::new(&rt, events));
-            let guard = Guard::new(Arc::new(faults.clone()), &rt, health);
+            let guard = Guard::new(Arc::new(faults.clone()), &rt, Judge::Store(health));
             let guard = Arc::new(Wrapped(guard));
             guard.create(EPOCH, "RESERVE").unwrap();
             faults.add(Rule::on(OpKind::Delete, Fault::Fail(StorageErrorKind::Io)));

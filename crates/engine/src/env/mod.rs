@@ -10,6 +10,7 @@ pub(crate) mod flush_load;
 pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod ingests;
+pub(crate) mod locations;
 pub(crate) mod notify;
 pub(crate) mod outage;
 pub(crate) mod reading_for;
@@ -29,6 +30,7 @@ use crate::env::flush_load::FlushLoad;
 use crate::env::guard::Guards;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
+use crate::env::locations::Locations;
 use crate::env::notify::Notify;
 use crate::env::outage::Outage;
 use crate::env::session::SessionId;
@@ -56,6 +58,8 @@ pub(crate) struct Env {
     storages: Storages,
     storages_at_once: Storages,
     outage: Arc<Outage>,
+    /// The second location of tables.
+    locations: Arc<Locations>,
     /// Of an open for reading only: the storages below those that keep new files in memory, and the
     /// log that it replayed.
     below: Option<Below>,
@@ -101,6 +105,7 @@ pub(crate) struct Surroundings {
     pub(crate) storages: Storages,
     pub(crate) storages_at_once: Storages,
     pub(crate) outage: Arc<Outage>,
+    pub(crate) locations: Arc<Locations>,
     pub(crate) below: Option<Below>,
     pub(crate) guards: Guards,
     pub(crate) epoch: Epoch,
@@ -121,6 +126,7 @@ impl Env {
             storages: of.storages,
             storages_at_once: of.storages_at_once,
             outage: of.outage,
+            locations: of.locations,
             below: of.below,
             guards: of.guards,
             epoch: of.epoch,
@@ -192,6 +198,11 @@ impl Env {
     #[inline]
     pub(crate) fn outage(&self) -> &Arc<Outage> {
         &self.outage
+    }
+
+    #[inline]
+    pub(crate) fn locations(&self) -> &Arc<Locations> {
+        &self.locations
     }
 
     pub(crate) fn below(&self) -> Option<&Below> {

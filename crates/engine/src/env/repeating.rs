@@ -30,9 +30,17 @@ use siltstone_table::exec::{Inputs, StreamSource};
 use crate::env::outage::{CallError, CallKind, Outage};
 use crate::formats::directories::Storages;
 
-/// These storages, with calls that wait.
-pub(crate) fn repeating(storages: &Storages, outage: &Arc<Outage>) -> Storages {
-    storages.map(|inner| wrap(inner, outage, true))
+/// These storages, with calls that wait. Those of the second location of tables do not, because
+/// nothing needs that location, and have the outage `of_location`.
+pub(crate) fn repeating(
+    storages: &Storages,
+    outage: &Arc<Outage>,
+    of_location: &Arc<Outage>,
+) -> Storages {
+    storages.map_with(|location, inner| match location {
+        0 => wrap(inner, outage, true),
+        _ => wrap(inner, of_location, false),
+    })
 }
 
 /// A storage whose calls do not wait, for jobs that must be able to stop at any time. As those that
@@ -52,7 +60,8 @@ fn wrap(inner: &Arc<dyn Storage>, outage: &Arc<Outage>, waits: bool) -> Arc<dyn 
     }))
 }
 
-/// The inputs of a job on the host, with calls that wait.
+/// The inputs of a job on the host, with calls that wait, unless the input is at the second
+/// location of tables.
 pub(crate) fn repeating_inputs(inputs: Arc<dyn Inputs>, outage: &Arc<Outage>) -> Arc<dyn Inputs> {
     let calls = Calls {
         outage: outage.clone(),
@@ -262,6 +271,9 @@ impl Inputs for RepeatingInputs {
         location: u32,
         name: &str,
     ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
+        if location != 0 {
+            return self.inputs.table(location, name);
+        }
         let calls = self.calls.clone();
         let file = calls.read(|| self.inputs.table(location, name))?;
         Ok(Arc::new(RepeatingReader { file, calls }))

@@ -19,17 +19,18 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use siltstone_storage::{
-    Access, Map, Mutex, ReadFile, ReadPurpose, ReadRange, Result, Runtime, Storage, StorageError,
+    Access, Map, Mutex, ReadFile, ReadPurpose, ReadRange, Result, Runtime, StorageError,
     StorageErrorKind,
 };
 
 use crate::env::descriptors::{Descriptors, Held};
+use crate::formats::directories::Storages;
 
 /// See the module.
 pub(crate) struct TableFiles {
     runtime: Runtime,
-    /// Wrapped by [`Descriptors::wrap`]: its opens may close files of other tables.
-    storage: Arc<dyn Storage>,
+    /// Wrapped by [`Descriptors::wrap`]: their opens may close files of other tables.
+    storages: Storages,
     descriptors: Arc<Descriptors>,
     /// The store was closed, so a later open of it may delete any table.
     closed: AtomicBool,
@@ -38,12 +39,12 @@ pub(crate) struct TableFiles {
 impl TableFiles {
     pub(crate) fn new(
         runtime: &Runtime,
-        storage: Arc<dyn Storage>,
+        storages: &Storages,
         descriptors: Arc<Descriptors>,
     ) -> TableFiles {
         TableFiles {
             runtime: runtime.clone(),
-            storage,
+            storages: storages.clone(),
             descriptors,
             closed: AtomicBool::new(false),
         }
@@ -54,12 +55,23 @@ impl TableFiles {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Opens a table's file, past the page cache if `direct` is true.
-    pub(crate) fn open(self: &Arc<Self>, name: &str, direct: bool) -> Result<Arc<TableFile>> {
-        let file = self.open_now(name, direct)?;
+    /// The path of a location, for messages.
+    pub(crate) fn place(&self, location: u32) -> String {
+        self.storages.tables_at(location).describe()
+    }
+
+    /// Opens the file of a table at a location, past the page cache if `direct` is true.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        location: u32,
+        name: &str,
+        direct: bool,
+    ) -> Result<Arc<TableFile>> {
+        let file = self.open_now(location, name, direct)?;
         let opened = Arc::new_cyclic(|own| TableFile {
             files: self.clone(),
             own: own.clone(),
+            location,
             name: name.to_string(),
             direct,
             len: file.len(),
@@ -77,11 +89,12 @@ impl TableFiles {
     }
 
     /// Opens a descriptor.
-    fn open_now(&self, name: &str, direct: bool) -> Result<Arc<dyn ReadFile>> {
+    fn open_now(&self, location: u32, name: &str, direct: bool) -> Result<Arc<dyn ReadFile>> {
+        let storage = self.storages.tables_at(location);
         let opened = if direct {
-            self.storage.open_direct(name)
+            storage.open_direct(name)
         } else {
-            self.storage.open_finished(name)
+            storage.open_finished(name)
         };
         opened.map_err(|error| {
             if error.kind != StorageErrorKind::NotFound || !self.closed.load(Ordering::Acquire) {
@@ -106,6 +119,7 @@ struct Opened {
 pub(crate) struct TableFile {
     files: Arc<TableFiles>,
     own: Weak<TableFile>,
+    location: u32,
     name: String,
     direct: bool,
     len: u64,
@@ -144,7 +158,7 @@ impl TableFile {
         if let Some(opened) = self.opened.load_full() {
             return Ok(opened);
         }
-        let file = self.files.open_now(&self.name, self.direct);
+        let file = self.files.open_now(self.location, &self.name, self.direct);
         let file = file.map_err(|error| match error.kind {
             // While a reader holds the table, the store does not delete it.
             StorageErrorKind::NotFound => StorageError::new(
@@ -221,7 +235,7 @@ mod tests {
 
     use super::*;
     use siltstone_storage::sim::{self, SimConfig};
-    use siltstone_storage::{Epoch, MemoryStorage, OpKind};
+    use siltstone_storage::{Epoch, MemoryStorage, OpKind, Storage};
 
     const EPOCH: Epoch = Epoch(0);
 
@@ -238,11 +252,12 @@ mod tests {
         let memory = MemoryStorage::new(runtime);
         let descriptors = Descriptors::new(runtime, Some(2 * open_max));
         let storage = descriptors.wrap(Arc::new(memory.clone()));
-        let files = Arc::new(TableFiles::new(runtime, storage, descriptors));
+        let storages = Storages::on(storage);
+        let files = Arc::new(TableFiles::new(runtime, &storages, descriptors));
         let open = |n: u8| {
             let file = memory.create(EPOCH, &n.to_string()).unwrap();
             file.append(&[&[n]]).unwrap();
-            files.open(&n.to_string(), false).unwrap()
+            files.open(0, &n.to_string(), false).unwrap()
         };
         let all = (0..count).map(open).collect();
         (memory, all)
@@ -303,13 +318,14 @@ mod tests {
             let memory = MemoryStorage::new(&runtime);
             let descriptors = Descriptors::new(&runtime, Some(40));
             let storage = descriptors.wrap(Arc::new(memory.clone()));
-            let files = Arc::new(TableFiles::new(&runtime, storage, descriptors.clone()));
+            let storages = Storages::on(storage);
+            let files = Arc::new(TableFiles::new(&runtime, &storages, descriptors.clone()));
             let all: Vec<_> = (0..20u8)
                 .map(|n| {
                     let file = memory.create(EPOCH, &n.to_string()).unwrap();
                     file.append(&[&[n]]).unwrap();
                     drop(file);
-                    files.open(&n.to_string(), false).unwrap()
+                    files.open(0, &n.to_string(), false).unwrap()
                 })
                 .collect();
             while descriptors.give_back() {}
@@ -329,7 +345,7 @@ mod tests {
     fn whatever_opens_a_file_takes_descriptors_back_from_tables() {
         let (memory, all) = files_of(6, u64::MAX / 2);
         let descriptors = all[0].files.descriptors.clone();
-        let storage = all[0].files.storage.clone();
+        let storage = all[0].files.storages.tables.clone();
         for call in 0..5 {
             for file in &all {
                 read(file).unwrap();

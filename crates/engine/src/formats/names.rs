@@ -15,7 +15,8 @@ use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::types::options::file::OPTIONS;
 
-/// Names the folders of log and tables, if they are not in the store's folder.
+/// Names the folders of log and tables, if they are not in the store's folder, and that of the
+/// second location of tables, if there is one.
 pub(crate) const DIRECTORIES: &str = "DIRECTORIES";
 /// Names the store to which a folder with a log or tables belongs.
 pub(crate) const OWNER: &str = "OWNER";
@@ -67,8 +68,10 @@ pub(crate) struct Parts {
     pub(crate) manifest: bool,
     /// The log.
     pub(crate) log: bool,
-    /// The tables.
+    /// The tables, at location 0.
     pub(crate) tables: bool,
+    /// The tables at location 1, which compactions bring back to location 0.
+    pub(crate) redirected: bool,
 }
 
 /// The purpose of the file with this name; `None` if no store has such a file.
@@ -96,11 +99,12 @@ impl Parts {
     /// wrong folder, so a file that is in one belongs to someone else.
     pub(crate) fn hold(self, kind: Kind) -> bool {
         match kind {
-            Kind::Table(_) => self.tables,
+            Kind::Table(_) => self.tables || self.redirected,
             Kind::Segment | Kind::LogReserve => self.log,
             Kind::Manifest(_) | Kind::Kept => self.manifest,
             Kind::Owner => !self.manifest,
-            Kind::Opened => !(self.manifest && self.log && self.tables),
+            // A store that has one folder now may have had another one before.
+            Kind::Opened => true,
         }
     }
 
@@ -182,6 +186,11 @@ mod tests {
             manifest: true,
             log: true,
             tables: true,
+            redirected: false,
+        };
+        let redirected = Parts {
+            redirected: true,
+            ..Parts::default()
         };
         let tables = Parts {
             tables: true,
@@ -195,6 +204,7 @@ mod tests {
             manifest: true,
             log: true,
             tables: false,
+            redirected: false,
         };
         assert!(own.own("OPENED"));
         let table = "0000000a-00000003-0000-00001.tbl";
@@ -210,7 +220,7 @@ mod tests {
             ("STATS.json", true, false, false),
             ("OPTIONS.toml", true, false, false),
             ("OWNER", false, true, true),
-            ("OPENED", false, true, true),
+            ("OPENED", true, true, true),
             ("letter.txt", false, false, false),
             ("MANIFEST-12", false, false, false),
             ("a.tbl", false, false, false),
@@ -218,6 +228,7 @@ mod tests {
         ] {
             assert_eq!(whole.own(name), in_whole, "{name}");
             assert_eq!(tables.own(name), in_tables, "{name}");
+            assert_eq!(redirected.own(name), in_tables, "{name}");
             assert_eq!(log.own(name), in_log, "{name}");
         }
     }

@@ -45,6 +45,8 @@ const SAMPLED_BLOCKS: usize = 8;
 /// See the module.
 pub(crate) struct Attempt {
     pub(crate) side: SideId,
+    /// The location of its outputs.
+    pub(crate) location: u32,
     /// The prefix of the names of its outputs.
     pub(crate) output: OutputPrefix,
     pub(crate) progress: Arc<Progress>,
@@ -84,8 +86,30 @@ impl PreparedJob {
 
 impl JobRunner {
     /// Flushes a memtable before the store exists, when nobody reads and there are no snapshots.
+    /// Returns the location of the tables: the first one that has room.
     pub(crate) fn flush_for_recovery(
         &self,
+        keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
+        mem: &Arc<Memtable>,
+        published: u64,
+    ) -> error::Result<(u32, Vec<OutputTable>)> {
+        let at = |location| -> error::Result<(u32, Vec<OutputTable>)> {
+            let tables = self.recover_at(location, keyspace, settings, mem, published)?;
+            Ok((location, tables))
+        };
+        match (at(0), self.other_location()) {
+            (Err(error), Some(other)) if error.is_no_space() => at(other).map_err(|failed| {
+                tracing::warn!(error = %failed, "nor could a table be made at location {other}");
+                error
+            }),
+            (flushed, _) => flushed,
+        }
+    }
+
+    fn recover_at(
+        &self,
+        location: u32,
         keyspace: KeyspaceId,
         settings: &KeyspaceSettings,
         mem: &Arc<Memtable>,
@@ -104,6 +128,7 @@ impl JobRunner {
         };
         let attempt = Attempt {
             side: self.sides.host(),
+            location,
             output: self.next_prefix(),
             progress: Arc::default(),
             cancel: CancelToken::new(),
@@ -156,7 +181,7 @@ impl JobRunner {
             Some(gate) => (gate.inputs(), gate.outputs(self.outputs_elsewhere())),
             None => (
                 repeating_inputs(begun.inputs.clone(), &self.outage),
-                self.outputs().clone(),
+                self.outputs_at(attempt.location).clone(),
             ),
         };
         let inputs = inputs_for(ReadPurpose::Compaction, inputs);
@@ -184,7 +209,7 @@ impl JobRunner {
             remarks: Some(remarks.clone()),
             subjob_order: self.subjob_order,
             columns_first: self.columns_first && is_host,
-            syncs_folder: true,
+            syncs_folder: attempt.location == 0 || !planted!(RedirectedFolderIsNotSynced),
         };
         let (executor, name) = self.executor_of(attempt);
         PreparedJob {
@@ -214,7 +239,8 @@ impl JobRunner {
             sides.for_each(|side| self.set_checks_whole(*side, checks_whole));
         };
         let carried = carry_over.map(CarryOver::storage);
-        let to_verify = storage_for(ReadPurpose::Verify, self.outputs().clone());
+        let to_verify = self.outputs_at(attempt.location).clone();
+        let to_verify = storage_for(ReadPurpose::Verify, to_verify);
         let outputs = carried.unwrap_or(&*to_verify);
         let verified = self.check(attempt, begun, &job, outcome, (outputs, is_whole));
         match &verified {
@@ -238,7 +264,7 @@ impl JobRunner {
 
     /// Deletes the tables of an outcome that is not believed.
     pub(crate) fn discard_outputs(&self, attempt: &Attempt, outcome: &Outcome) {
-        self.discard_names(outcome.names_of(&attempt.output));
+        self.discard_names(attempt.location, outcome.names_of(&attempt.output));
     }
 
     fn check(

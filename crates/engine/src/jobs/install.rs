@@ -3,7 +3,7 @@
 //! Invariants: F2: outputs are synced before the edit is made, and the edit is durable before the
 //! view shows it. F3: the outcome is verified before the manifest role is taken, and while the role
 //! is held, the keyspace is checked once more, because it may have been dropped. V2: a flushed run
-//! takes the slot of its memtable, and flushes of one keyspace may be installed in any order.
+//! takes the slot of its memtable, whatever its location is, and flushes of one keyspace may be installed in any order.
 //! Inputs are reserved, so they are current. Views change in the order of edits, because both are
 //! changed under the role.
 //!
@@ -47,7 +47,7 @@ impl Jobs {
         let early = self.tree.tables();
         let (tables, view) = installed.inspect_err(|_| {
             early.discard_early(outputs.iter().map(|table| &*table.name));
-            self.discard_unless_in_doubt(&outputs);
+            self.discard_unless_in_doubt(work.placed.location, &outputs);
         })?;
         early.adopt_early(&tables);
         self.report_tables(work, &tables);
@@ -60,16 +60,21 @@ impl Jobs {
     /// Deletes outputs that were not installed, unless the edit that names them is in doubt: an
     /// edit whose sync failed has poisoned the store, but the next open may find it, and then needs
     /// its tables.
-    pub(crate) fn discard_unless_in_doubt(&self, outputs: &[OutputTable]) {
+    pub(crate) fn discard_unless_in_doubt(&self, location: u32, outputs: &[OutputTable]) {
         if !self.env.health().is_poisoned() || planted!(DiscardInDoubt) {
-            self.runner.discard(outputs);
+            self.runner.discard(location, outputs);
         }
     }
 
-    /// The run that a flush made, with new ids.
-    pub(crate) fn run_of_flush(&self, tables: Vec<OutputTable>, seqs: SeqRange) -> Result<Run> {
+    /// The run that a flush made at a location, with new ids.
+    pub(crate) fn run_of_flush(
+        &self,
+        location: u32,
+        tables: Vec<OutputTable>,
+        seqs: SeqRange,
+    ) -> Result<Run> {
         let mut next_id = self.catalog.take_table_ids(tables.len() as u64 + 1);
-        Run::of_flush(tables, seqs, &mut next_id)
+        Run::of_flush(location, tables, seqs, &mut next_id)
     }
 
     fn install_flush(
@@ -82,7 +87,11 @@ impl Jobs {
         let mut role = catalog.role();
         work.keyspace.check()?;
         let seqs = source.seqs();
-        let run = self.run_of_flush(tables, seqs)?;
+        let location = match work.placed.location {
+            location if !planted!(RedirectedRunIsMisplaced) => location,
+            _ => 0,
+        };
+        let run = self.run_of_flush(location, tables, seqs)?;
         // A source whose numbers are above those of an older unsettled one is installed above it.
         // That is counted, because tests must reach it.
         let out_of_order = has_older_unsettled(&work.keyspace, seqs);

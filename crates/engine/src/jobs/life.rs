@@ -113,6 +113,7 @@ impl Jobs {
         }
         Some(Attempt {
             side,
+            location: work.placed.location,
             output,
             progress: work.progress.clone(),
             cancel: work.cancel.clone(),
@@ -256,7 +257,7 @@ impl Jobs {
                 // outcome.
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
-                runner.discard_names(&left);
+                runner.discard_names(0, &left);
                 if is_separated {
                     runner.separated_pauses.lock().ended(true, self.env.now());
                 }
@@ -351,6 +352,7 @@ impl Jobs {
         let error = ended.into_error();
         if let What::Flush(source) = &work.what
             && is_rejected
+            && attempt.location == 0
         {
             count_rejection(&self.env, &work.keyspace, source, &error);
         }
@@ -374,6 +376,7 @@ impl Jobs {
             let memtable_bytes = work.keyspace.limits().memtable_bytes;
             let bytes = source.mem.used_bytes();
             self.commit.stalls().flushed(start, bytes, memtable_bytes);
+            self.note_flushed(work, start, bytes);
         }
         let happened = match &work.what {
             What::Flush(source) => Happened::Flushed(source.mem.used_bytes()),

@@ -18,6 +18,7 @@ mod host_use;
 pub(crate) mod install;
 pub(crate) mod leftovers;
 pub(crate) mod life;
+pub(crate) mod locations;
 pub(crate) mod manual;
 mod pauses;
 pub(crate) mod rate;
@@ -136,6 +137,11 @@ impl Jobs {
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let lost = self.runner.sides.lost_buffer_bytes();
         self.schedule.lock().buffer_bytes().saturating_add(lost)
+    }
+
+    /// Sets the location of all further flushes on the host, for tests.
+    pub(crate) fn force_location(&self, location: Option<u32>) {
+        self.schedule.lock().forced_location = location;
     }
 
     /// Stops automatic compaction, for tests.

@@ -39,6 +39,11 @@ impl Pauses {
         }
     }
 
+    /// For how long the executor is not asked from now on.
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| until.since(now))
+    }
+
     /// Whether the executor is not asked now.
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)

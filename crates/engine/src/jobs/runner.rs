@@ -19,7 +19,7 @@ use siltstone_table::job::verify::Sample;
 
 use crate::env::outage::Outage;
 use crate::env::repeating::not_waiting;
-use crate::formats::directories::Storages;
+use crate::formats::directories::{REDIRECT, Storages};
 use crate::formats::manifest::StoreId;
 use crate::jobs::carry_over::CarriedOver;
 use crate::jobs::pauses::Pauses;
@@ -28,7 +28,7 @@ use crate::jobs::sides::{SideId, Sides};
 use crate::tree::pick::Division;
 use crate::types::event::Events;
 use crate::types::metrics::Counter;
-use crate::types::options::{DirectIo, FlushVerify, Options, ThirdScore};
+use crate::types::options::{DirectIo, FlushVerify, Options, StallPolicy, ThirdScore};
 
 /// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
 const COMPARED_BLOCKS: usize = 16;
@@ -70,8 +70,11 @@ pub(crate) struct Executors {
 /// See the module.
 pub(crate) struct JobRunner {
     pub(super) runtime: Runtime,
-    outputs: Arc<dyn Storage>,
-    /// The same storage, for jobs on other sides. Its calls do not wait until it can be reached.
+    /// The storage of the outputs at each location.
+    outputs: Vec<Arc<dyn Storage>>,
+    /// Whether a flush of recovered data may go to the second location if the first one is full.
+    recovers_elsewhere: bool,
+    /// The storage of location 0, for jobs on other sides. Its calls do not wait until it can be reached.
     outputs_elsewhere: Arc<dyn Storage>,
     pub(super) outage: Arc<Outage>,
     pub(super) epoch: Epoch,
@@ -157,7 +160,12 @@ impl JobRunner {
         let sides = Sides::new(runtime, executors, events, open_objects_max);
         JobRunner {
             runtime: runtime.clone(),
-            outputs: outputs(&storages.tables),
+            outputs: storages
+                .locations()
+                .map(|(_, tables)| outputs(tables))
+                .collect(),
+            recovers_elsewhere: options.stall_policy == StallPolicy::Redirect
+                && storages.usable_redirect().is_some(),
             outputs_elsewhere: not_waiting(&outputs(&at_once.tables), outage),
             outage: outage.clone(),
             epoch,
@@ -203,7 +211,8 @@ impl JobRunner {
         let sides = self.sides.host_only();
         JobRunner {
             runtime: self.runtime.clone(),
-            outputs: outputs.clone(),
+            outputs: vec![outputs.clone()],
+            recovers_elsewhere: false,
             outputs_elsewhere: outputs.clone(),
             outage: self.outage.clone(),
             epoch,
@@ -280,9 +289,21 @@ impl JobRunner {
         self.checks_whole[side].store(checks_whole, Ordering::Relaxed);
     }
 
-    /// The storage that tables are written to.
+    /// The storage that tables are written to, at location 0.
     pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
-        &self.outputs
+        self.outputs_at(0)
+    }
+
+    /// The storage that tables at a location are written to.
+    pub(crate) fn outputs_at(&self, location: u32) -> &Arc<dyn Storage> {
+        // The store has every location that a flush is given.
+        let outputs = self.outputs.get(location as usize);
+        outputs.unwrap_or(&self.outputs[0])
+    }
+
+    /// The location for a flush of recovered data if there is no room at the first one.
+    pub(super) fn other_location(&self) -> Option<u32> {
+        self.recovers_elsewhere.then_some(REDIRECT)
     }
 
     /// The storage that executors other than the host's own write tables to. They must be able to
@@ -318,17 +339,21 @@ impl JobRunner {
         }
     }
 
-    /// Deletes the tables of an outcome that will not be installed.
-    pub(crate) fn discard(&self, tables: &[OutputTable]) {
-        self.discard_names(tables.iter().map(|table| &table.name));
+    /// Deletes the tables of an outcome at a location, which will not be installed.
+    pub(crate) fn discard(&self, location: u32, tables: &[OutputTable]) {
+        self.discard_names(location, tables.iter().map(|table| &table.name));
     }
 
-    /// Deletes outputs by their names: all files of jobs that nothing will refer to are deleted
+    /// Deletes outputs at a location by their names: all files of jobs that nothing will refer to are deleted
     /// here. The folder's guard repeats a deletion that fails
     /// ([`Guards`](crate::env::guard::Guards)).
-    pub(crate) fn discard_names(&self, names: impl IntoIterator<Item = impl AsRef<str>>) {
+    pub(crate) fn discard_names(
+        &self,
+        location: u32,
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) {
         for name in names {
-            let _ = self.outputs.delete(self.epoch, name.as_ref());
+            let _ = self.outputs_at(location).delete(self.epoch, name.as_ref());
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::host_use::HostUse;
+use crate::jobs::locations::{Blame, Places};
 use crate::jobs::sides::SideId;
 use crate::jobs::take::PickState;
 use crate::jobs::take::answers::{Answers, PickKey};
@@ -149,6 +150,10 @@ pub(crate) struct Schedule {
     pub(super) answers: Answers,
     /// How busy the host's cores are.
     pub(super) host_use: HostUse,
+    /// What is known of the locations of tables.
+    pub(crate) places: Places,
+    /// The location of all flushes of the host, if a test has set one.
+    pub(crate) forced_location: Option<u32>,
     /// The number of writes and reads so far, and when a search first saw this number.
     callers: Option<(u64, Instant)>,
 }
@@ -179,6 +184,8 @@ impl Schedule {
             queues: Memory::default(),
             answers: Answers::default(),
             host_use: HostUse::default(),
+            places: Places::default(),
+            forced_location: None,
             callers: None,
         }
     }
@@ -432,7 +439,7 @@ pub(crate) fn remember_unproductive(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
 /// lock.
 pub(super) fn end(jobs: &Jobs, works: Vec<Work>) {
     for mut work in works {
-        jobs.runner.discard_names(&work.end());
+        jobs.runner.discard_names(0, &work.end());
         jobs.leftovers.add(work.unbelieved);
     }
 }
@@ -453,8 +460,15 @@ pub(crate) fn count_panic(jobs: &Jobs, of: &Reserved) -> u32 {
 }
 
 /// Releases the work's reservation, unless another attempt follows, and wakes the tasks that wait.
-pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
+/// A failure that a location of tables is to blame for is no failure of flushes or compactions.
+pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>, blame: Blame) {
     let (id, kind, keyspace) = (work.id, work.kind(), work.keyspace.id);
+    let inputs: Vec<u64> = match &work.what {
+        What::Compaction(compaction) if jobs.env.locations().exists() => {
+            compaction.choice.tables().map(|table| table.id).collect()
+        }
+        _ => Vec::new(),
+    };
     // A flushed memtable is dropped before the schedule shows that nothing runs any more: a caller
     // that waits until nothing runs finds the memory freed.
     let mut work = match (&work.what, result) {
@@ -495,7 +509,9 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
         Ok(()) => {
             schedule.panicked.remove(&(kind, keyspace));
             jobs.env.failures().succeeded(kind);
+            schedule.places.forget_unread(inputs.into_iter());
         }
+        Err(_) if matches!(blame, Blame::Location | Blame::Tables) => {}
         // Nobody waits for work that is not wanted any more.
         Err(error) if matches!(error.kind(), ErrorKind::KeyspaceDropped | ErrorKind::Closed) => {}
         Err(_) => jobs.env.failures().failed(kind),
@@ -559,7 +575,7 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
         // There is nothing to resume, so the job begins again, and is divided for the side that
         // will run it. Tables that the executor may still leave are refused.
         _ => {
-            jobs.runner.discard_names(&work.end());
+            jobs.runner.discard_names(0, &work.end());
             jobs.leftovers.add(std::mem::take(&mut work.unbelieved));
         }
     }
@@ -568,7 +584,7 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
         drop(schedule);
         // If the work were returned, no task would end it.
         work.cancel.cancel();
-        return finish(jobs, work, &Err(cancelled()));
+        return finish(jobs, work, &Err(cancelled()), Blame::Store);
     }
     work.progress = Arc::default();
     schedule.unplace(&work);
@@ -610,7 +626,7 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let state = PickState::of(jobs, keyspace, Vec::new());
+        let state = PickState::of_idle(jobs, keyspace, schedule.places.unread(jobs.env.now()));
         let view = &state.view;
         // A worker that finds no other work reads the ranges that range deletes cover.
         pick::pick(&state.input(None)).is_none()

@@ -8,17 +8,18 @@
 //! are asked without a lock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::Instant;
+use siltstone_storage::{Instant, Storage};
 
 use crate::jobs::Jobs;
 use crate::jobs::schedule::{Left, Running, Waits};
 use crate::jobs::take::PickState;
 use crate::jobs::work::{Described, Stage};
 use crate::tree::pick;
-use crate::types::job_stats::{JobStats, QueueStats, SideStats};
+use crate::types::job_stats::{JobStats, LocationStats, QueueStats, SideStats};
 use crate::types::limits::{KeyspaceId, LEVEL_COUNT};
 
 /// The statistics of jobs and sides.
@@ -85,7 +86,7 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
         .values()
         .zip(reserved)
         .map(|(keyspace, reserved)| {
-            let state = PickState::of(jobs, keyspace, reserved);
+            let state = PickState::of(jobs, keyspace, reserved, Vec::new());
             (keyspace.id, pick::scores(&state.input(None)))
         });
     let scores = scores.collect();
@@ -199,4 +200,52 @@ fn shown(running: &Running, now: Instant) -> Shown {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The locations of tables. None if the store has only one.
+pub(crate) fn locations(jobs: &Jobs) -> Vec<LocationStats> {
+    let env = jobs.env();
+    if !env.locations().exists() {
+        return Vec::new();
+    }
+    let mut held = [(0u64, 0u64); 2];
+    for keyspace in jobs.catalog().keyspaces().by_id.values() {
+        let view = keyspace.pin();
+        let levels = view.level_views();
+        for table in levels.flat_map(|(_, level)| level.level.tables()) {
+            if let Some((count, bytes)) = held.get_mut(table.location as usize) {
+                *count += 1;
+                *bytes += table.file_bytes;
+            }
+        }
+    }
+    let m = env.metrics();
+    let schedule = jobs.schedule.lock();
+    let places = &schedule.places;
+    let of = |(location, storage): (u32, &Arc<dyn Storage>)| {
+        let is_home = location == 0;
+        let (table_count, table_bytes) = held[usize::from(!is_home)];
+        LocationStats {
+            location,
+            path: storage.location(),
+            table_count,
+            table_bytes,
+            free_bytes: match is_home {
+                true => env.free_bytes(),
+                false => env.locations().free_bytes(),
+            },
+            flush_bytes_per_s: places.bytes_per_s(location),
+            flushed_bytes: match is_home {
+                true => 0,
+                false => m.redirected_flush_bytes.get(),
+            },
+            returned_bytes: match is_home {
+                true => 0,
+                false => m.returned_table_bytes.get(),
+            },
+            is_suspended: !is_home && places.is_suspended(env.now()),
+            is_lost: !is_home && env.locations().is_lost(),
+        }
+    };
+    env.storages().locations().map(of).collect()
 }

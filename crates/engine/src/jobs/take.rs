@@ -431,8 +431,11 @@ impl Round<'_> {
             }
             let (id, answers) = (work.id, work.answers.clone());
             match self.place(schedule, work, Some(&answers)) {
-                Step::Start(placed) => {
+                Step::Start(mut placed) => {
                     let mut work = schedule.returned.remove(at);
+                    if let What::Flush(source) = &work.what {
+                        schedule.place_flush(self.jobs, &work.keyspace, source, &mut placed);
+                    }
                     schedule.restart(&mut work, placed);
                     return Some(Found::Work(Box::new(work)));
                 }
@@ -451,7 +454,7 @@ impl Round<'_> {
             }
             let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
             let state = self.pick_state(schedule, &keyspace);
-            match pick::pick_manual(&state.input(None), &range) {
+            match pick::pick_manual(&state.manual_input(), &range) {
                 ManualStep::Job(choice) => {
                     let what = state.compaction(choice, Reason::Manual);
                     let found = self.start(schedule, &keyspace, what);
@@ -569,7 +572,8 @@ impl Round<'_> {
         let mut reserved = schedule.reservations(keyspace.id);
         let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
         reserved.extend(left.map(|(_, reservation)| reservation.clone()));
-        PickState::of(self.jobs, keyspace, reserved)
+        let unread = schedule.places.unread(self.jobs.env.now());
+        PickState::of(self.jobs, keyspace, reserved, unread)
     }
 
     /// Starts work that was picked, unless it has to wait.
@@ -586,7 +590,10 @@ impl Round<'_> {
             _ => None,
         };
         match self.place(schedule, &work, answers) {
-            Step::Start(placed) => {
+            Step::Start(mut placed) => {
+                if let What::Flush(source) = &work.what {
+                    schedule.place_flush(self.jobs, keyspace, source, &mut placed);
+                }
                 work.answers = match (answers, &self.sides) {
                     (Some(answers), _) => answers.clone(),
                     // No executor could be asked, but the work may be placed again after a failure.

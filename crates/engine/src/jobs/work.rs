@@ -53,10 +53,12 @@ pub(crate) struct Work {
     pub(crate) is_whole: bool,
 }
 
-/// The side on which an attempt runs, and why.
+/// The side on which an attempt runs and the location of its outputs, and why.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
     pub(crate) side: SideId,
+    /// The location of the tables that a flush makes. Compactions make theirs at location 0.
+    pub(crate) location: u32,
     /// When each side would have finished the job, as text for people. Empty if there was no
     /// choice.
     pub(crate) reason: String,

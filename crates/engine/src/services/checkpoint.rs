@@ -33,7 +33,9 @@ use crate::formats::directories::{random_id, refuse_within};
 use crate::formats::manifest;
 use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::new_store;
-use crate::formats::version::{CreateKeyspace, Edit, KeyspaceEdit, KeyspaceState, Run, StoreState};
+use crate::formats::version::{
+    CreateKeyspace, Edit, KeyspaceEdit, KeyspaceState, Run, StoreState, TableMeta,
+};
 use crate::jobs::Jobs;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::checkpoint::CheckpointReport;
@@ -202,7 +204,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
         for (_, level) in view.level_views() {
             for table in level.level.tables() {
                 check_going_on(jobs.env())?;
-                import(jobs.env(), &**target, epoch, &table.name)?;
+                import(jobs.env(), &**target, epoch, table)?;
                 report.table_count += 1;
                 report.table_bytes += table.file_bytes;
             }
@@ -223,7 +225,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                 }
                 Source::Memtable(mem) => {
                     check_going_on(jobs.env())?;
-                    let written = runner.flush_for_recovery(
+                    let (_, written) = runner.flush_for_recovery(
                         keyspace.id,
                         &keyspace.load_settings().all,
                         &mem.mem,
@@ -234,7 +236,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                     if written.is_empty() {
                         continue;
                     }
-                    Run::of_flush(written, mem.seqs(), &mut next_id)?
+                    Run::of_flush(0, written, mem.seqs(), &mut next_id)?
                 }
             };
             runs.push(run);
@@ -275,7 +277,8 @@ impl Moment {
             name: keyspace.name.clone(),
             created_sequence,
             options,
-            version: view.version.clone(),
+            // All tables come into one folder.
+            version: Arc::new(view.version.at_one_location()?),
         })
     }
 }
@@ -289,9 +292,10 @@ fn check_going_on(env: &Env) -> Result<()> {
     env.health().check_manifest()
 }
 
-fn import(env: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<()> {
+fn import(env: &Env, target: &dyn Storage, epoch: Epoch, table: &TableMeta) -> Result<()> {
+    let (name, from) = (&*table.name, env.storages().tables_at(table.location));
     target
-        .import(epoch, name, &*env.storages().tables, name)
+        .import(epoch, name, &*from, name)
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
 }
 

@@ -20,7 +20,7 @@ use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::detect::Limit;
 use crate::types::error::Error;
-use crate::types::job_stats::{JobStats, QueueStats, SideStats};
+use crate::types::job_stats::{JobStats, LocationStats, QueueStats, SideStats};
 use crate::types::metrics::{LatencySummary, Metrics};
 use crate::types::options::difference::OptionDifference;
 use crate::types::pressure::StallCause;
@@ -164,6 +164,9 @@ pub struct Stats {
     pub memory: MemoryStats,
     /// The space that all files take on disk, counted by listing the store's folders.
     pub space: SpaceStats,
+    /// The locations of tables, if the store has a second one ([`crate::Options::redirect_dir`]).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub locations: Vec<LocationStats>,
     /// Obsolete tables that stay only because cursors and reads hold views with them.
     pub pinned_table_count: u64,
     /// Bytes of these tables' files.
@@ -283,6 +286,10 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("compaction_out_bytes", m.compaction_out_bytes.get()),
         ("compaction_cpu_us", m.compaction_cpu_us.get()),
         ("trivial_move_count", m.trivial_move_count.get()),
+        ("redirected_flush_count", m.redirected_flush_count.get()),
+        ("redirected_flush_bytes", m.redirected_flush_bytes.get()),
+        ("returned_table_bytes", m.returned_table_bytes.get()),
+        ("location_suspended_count", m.location_suspended_count.get()),
         ("intra_l0_count", m.intra_l0_count.get()),
         ("seek_compaction_count", m.seek_compaction_count.get()),
         ("manual_count", m.manual_count.get()),
@@ -383,7 +390,8 @@ fn counters_of_others(jobs: &Jobs) -> Vec<(String, u64)> {
     let storages = jobs.env().storages_at_once();
     let mut all = Vec::new();
     let mut seen = Vec::new();
-    for storage in [&storages.manifest, &storages.log, &storages.tables] {
+    let own = [&storages.manifest, &storages.log, &storages.tables];
+    for storage in own.into_iter().chain(&storages.redirect) {
         // Several parts of a store may lie in one storage.
         let base = storage.base().map(|base| std::ptr::from_ref(base).addr());
         if base.is_none() || !seen.contains(&base) {
@@ -509,6 +517,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         sides,
         log: jobs.wal().stats(),
         memory,
+        locations: crate::jobs::stats::locations(jobs),
         space,
         pinned_table_count,
         pinned_table_bytes,

@@ -71,7 +71,7 @@ pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
         storage: Arc::new(root),
     }];
     let mut paths = vec![root_path];
-    for option in ["log_dir", "table_dir"] {
+    for option in ["log_dir", "table_dir", "redirect_dir"] {
         let part = directories.as_ref().and_then(|d| d.part(option));
         let Some(dir) = part.map(str::to_string) else {
             continue;
@@ -80,10 +80,12 @@ pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
             manifest: false,
             log: option == "log_dir",
             tables: option == "table_dir",
+            redirected: option == "redirect_dir",
         };
         if let Some(known) = paths.iter().position(|p| *p == dir) {
             places[known].parts.log |= parts.log;
             places[known].parts.tables |= parts.tables;
+            places[known].parts.redirected |= parts.redirected;
             continue;
         }
         match FileStorage::open_existing(&dir) {
@@ -96,10 +98,14 @@ pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
             }
             // The folder was removed, or emptied before a crash, or is not mounted. It is reported,
             // because in the last case it still has files.
-            Err(e) if e.kind == StorageErrorKind::NotFound => {
-                report
-                    .left
-                    .push((dir, "there is no such folder".to_string()));
+            Err(e) if e.kind == StorageErrorKind::NotFound || parts.redirected => {
+                report.left.push((
+                    dir,
+                    match e.kind {
+                        StorageErrorKind::NotFound => "there is no such folder".to_string(),
+                        _ => e.to_string(),
+                    },
+                ));
             }
             Err(e) => return Err(context(e)),
         }
@@ -150,15 +156,16 @@ fn remove_folder(path: &Path, report: &mut DestroyReport) {
 
 /// Destroys the store on these storages. Foreign objects stay, and the report names them.
 pub(crate) fn destroy_on(storages: &Storages) -> Result<DestroyReport> {
-    let all = [&storages.manifest, &storages.log, &storages.tables];
+    let own = [&storages.manifest, &storages.log, &storages.tables];
+    let all: Vec<_> = own.into_iter().chain(&storages.redirect).collect();
     let places: Vec<Place> = storages
         .folders()
         .into_iter()
         .filter_map(|(folder, parts)| {
-            let mut all = all.into_iter();
+            let mut all = all.iter();
             let storage = all.find(|s| std::ptr::addr_eq(Arc::as_ptr(s), folder))?;
             Some(Place {
-                storage: storage.clone(),
+                storage: Arc::clone(storage),
                 parts,
             })
         })
@@ -178,6 +185,7 @@ fn own_parts(directories: Option<&Directories>) -> Parts {
         manifest: true,
         log: true,
         tables: true,
+        redirected: false,
     };
     directories.map_or(whole, Directories::own_parts)
 }

@@ -231,6 +231,49 @@ pub enum Event {
         /// How long the stall was ahead, in microseconds.
         lasted_us: u64,
     },
+    /// The store was opened without its second location of tables, whose folder cannot be used. No
+    /// table is there.
+    #[non_exhaustive]
+    LocationMissing {
+        /// The path of the folder.
+        place: String,
+        /// Why it cannot be used.
+        why: String,
+    },
+    /// Flushes go to the second location of tables too, because memtables fill faster than they are
+    /// flushed, or because the first location is full.
+    #[non_exhaustive]
+    RedirectBegan {
+        /// The path of the second location's folder.
+        place: String,
+    },
+    /// No flush goes there any more.
+    #[non_exhaustive]
+    RedirectEnded {
+        /// The path of the second location's folder.
+        place: String,
+        /// How long flushes went there, in microseconds.
+        lasted_us: u64,
+        /// Bytes of the memtables that were flushed there meanwhile.
+        flushed_bytes: u64,
+    },
+    /// Flushes do not go to the second location of tables for a while, or until the store is opened
+    /// again, because flushes there have failed.
+    #[non_exhaustive]
+    LocationSuspended {
+        /// The path of the folder.
+        place: String,
+        /// What failed.
+        error: Error,
+        /// For how long, in microseconds; `None` until the store is opened again.
+        for_us: Option<u64>,
+    },
+    /// A flush to a location that was suspended has succeeded.
+    #[non_exhaustive]
+    LocationUsedAgain {
+        /// The path of the folder.
+        place: String,
+    },
     /// The store takes no writes until it is opened again.
     #[non_exhaustive]
     Poisoned {

@@ -171,3 +171,32 @@ pub struct QueueStats {
     /// Bytes of these tables' files.
     pub bytes: u64,
 }
+
+/// One location of tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LocationStats {
+    /// Its number: 0 is the folder of the tables, 1 the one to which flushes can be redirected.
+    pub location: u32,
+    /// The path of its folder.
+    pub path: String,
+    /// The tables there that the present views name.
+    pub table_count: u64,
+    /// Bytes of their files.
+    pub table_bytes: u64,
+    /// Free bytes on its disk, as of the last second, if they are known.
+    pub free_bytes: Option<u64>,
+    /// Bytes of memtables that are flushed to it in a second while flushes to it run, as the last
+    /// eight were; `None` before the first one.
+    pub flush_bytes_per_s: Option<u64>,
+    /// Bytes of memtables that were flushed to it since the open. Of location 0 they are not
+    /// counted here.
+    pub flushed_bytes: u64,
+    /// Bytes of its tables that compactions brought back to location 0.
+    pub returned_bytes: u64,
+    /// Flushes do not go there for a while, because flushes there have failed.
+    pub is_suspended: bool,
+    /// Flushes do not go there until the next open: its folder is missing, or a sync of it failed.
+    pub is_lost: bool,
+}

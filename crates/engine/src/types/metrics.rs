@@ -171,6 +171,13 @@ pub(crate) struct Metrics {
     pub(crate) compaction_out_bytes: Counter,
     pub(crate) compaction_count: Counter,
     pub(crate) trivial_move_count: Counter,
+    /// Flushes to the second location of tables, and the bytes of their memtables.
+    pub(crate) redirected_flush_count: Counter,
+    pub(crate) redirected_flush_bytes: Counter,
+    /// Bytes of tables at the second location that compactions read, to bring them back.
+    pub(crate) returned_table_bytes: Counter,
+    /// How often flushes there had failed so often that it was not used for a while.
+    pub(crate) location_suspended_count: Counter,
     pub(crate) intra_l0_count: Counter,
     /// Merges that were due only because of lookups in vain.
     pub(crate) seek_compaction_count: Counter,

@@ -13,14 +13,34 @@ use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 pub struct Layout {
     pub log: usize,
     pub tables: usize,
+    /// The folder of the second location of tables.
+    pub redirect: Option<usize>,
+}
+
+impl Layout {
+    pub const fn of(log: usize, tables: usize) -> Layout {
+        Layout {
+            log,
+            tables,
+            redirect: None,
+        }
+    }
+
+    /// The same, with a second location of tables.
+    pub const fn and(self, redirect: usize) -> Layout {
+        Layout {
+            redirect: Some(redirect),
+            ..self
+        }
+    }
 }
 
 pub const LAYOUTS: [Layout; 5] = [
-    Layout { log: 0, tables: 0 },
-    Layout { log: 1, tables: 0 },
-    Layout { log: 0, tables: 1 },
-    Layout { log: 1, tables: 1 },
-    Layout { log: 1, tables: 2 },
+    Layout::of(0, 0),
+    Layout::of(1, 0),
+    Layout::of(0, 1),
+    Layout::of(1, 1),
+    Layout::of(1, 2),
 ];
 
 /// The folders of a store. The rules of `faults` count the calls to all of them.
@@ -90,6 +110,7 @@ impl Folders {
             log: all[layout.log].clone(),
             manifest: all[0].clone(),
             tables: all[layout.tables].clone(),
+            redirect: layout.redirect.map(|i| all[i].clone()),
         }
     }
 

@@ -269,5 +269,6 @@ fn storages(media: &[MemoryStorage; 2]) -> Storages {
         log,
         manifest: store.clone(),
         tables: store,
+        redirect: None,
     }
 }

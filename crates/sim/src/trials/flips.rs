@@ -74,6 +74,7 @@ impl Place {
                 manifest: manifest.clone(),
                 log: log.clone(),
                 tables: tables.clone(),
+                redirect: None,
             },
             _ => Storages::on(all[0].clone()),
         }

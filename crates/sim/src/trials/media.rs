@@ -127,6 +127,7 @@ impl Media {
             log: all[self.layout.0].clone(),
             manifest: all[0].clone(),
             tables: all[self.layout.1].clone(),
+            redirect: None,
         }
     }
 

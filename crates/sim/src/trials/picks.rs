@@ -371,6 +371,8 @@ impl Model {
             overlaps: None,
             last_picked: &NOTHING_PICKED,
             free_bytes,
+            unread: &[],
+            is_calm: false,
         };
         let choice = if why == Why::Deletes {
             let of = |t: &TableMeta| {

@@ -145,6 +145,7 @@ impl Run {
         let seen = Storages {
             manifest: beside(&storages.manifest),
             tables: beside(&storages.tables),
+            redirect: storages.redirect.clone(),
             log,
         };
         let storage = seen.tables.clone();

@@ -533,6 +533,7 @@ impl World {
             log: &*root,
             manifest: &*root,
             tables: &*tables,
+            redirect: None,
         };
         let report = check(&storages, &mut |_| {}).expect("a check");
         assert!(report.is_sound(), "{report:?}");

@@ -28,7 +28,7 @@ use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::{Sample, TrustSyncs, verify_tables_until};
-use crate::job::{InputKind, Job, LAYOUT_VERSION, LOCATION};
+use crate::job::{InputKind, Job, LAYOUT_VERSION};
 use siltstone_storage::planted;
 
 /// Runs jobs on the host's cores.
@@ -152,12 +152,6 @@ impl Executor for CpuExecutor {
                 return Err(format!(
                     "input {} has kind {number}, this executor knows tables (0) and streams (1)",
                     input.name
-                ));
-            }
-            if input.location != LOCATION {
-                return Err(format!(
-                    "input {} is at location {}, this executor knows only location {LOCATION}",
-                    input.name, input.location
                 ));
             }
         }

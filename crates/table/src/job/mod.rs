@@ -65,7 +65,8 @@ impl InputKind {
     }
 }
 
-/// The location of every input: the storage of the store's tables. No build knows another one.
+/// The location of the inputs that every executor can read: the storage of the store's tables. A
+/// store may have tables at another location, which its host reads.
 pub const LOCATION: u32 = 0;
 
 /// The user keys from `start` to before `end` (`None`: no end).

@@ -322,6 +322,14 @@ fn created(path: &Path, rows: &mut [Row]) {
     let Ok(storages) = Storages::find(path) else {
         return;
     };
+    if let Some(redirect) = &storages.redirect
+        && let Some(row) = rows
+            .iter_mut()
+            .find(|row| row.setting.name == "redirect_dir")
+    {
+        row.value = redirect.location().into();
+        row.source = Origin::Created;
+    }
     for (name, part) in [("log_dir", &storages.log), ("table_dir", &storages.tables)] {
         let is_elsewhere = !Arc::ptr_eq(part, &storages.manifest);
         if let Some(row) = rows.iter_mut().find(|row| row.setting.name == name) {

@@ -57,7 +57,7 @@ fn play(story: impl Fn(Stage) + Clone + Send + 'static) {
                 runtime,
                 memory,
                 faults,
-                storage: repeating(&Storages::on(inner.clone()), &outage).manifest,
+                storage: repeating(&Storages::on(inner.clone()), &outage, &outage).manifest,
                 at_once: not_waiting(&inner, &outage),
                 outage,
             });

@@ -12,19 +12,28 @@
 //! - A folder never belongs to two stores: a folder whose `OWNER` names another store is not used
 //!   as a store's own folder, and a folder that has a `CURRENT` is not used for the log or the
 //!   tables of another store. Otherwise each store would delete the other's tables as orphans.
+//! - The second location of tables is never one of the other folders, whoever gives it: otherwise
+//!   the tables of one location would be orphans of the other one. It is added to a store that
+//!   exists only when the open has found the store whole: first its `OWNER` is written, and then
+//!   `DIRECTORIES`. It is taken out in the order tables, `DIRECTORIES`, `OPENED`, `OWNER`, so that
+//!   a folder that `DIRECTORIES` names always has its `OWNER`.
 //! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
 //!   own epochs (`env/guard.rs` translates them).
 //!
 //! Threading: calls of one task during an open.
 
-use siltstone_storage::{Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage};
+use std::path::Path;
+
+use siltstone_storage::{
+    Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage, StorageError, StorageErrorKind,
+};
 
 use super::refuse::{exists, refuse_owned};
 use super::text::{Directories, Owner, replace_if_room};
-use super::{Folder, Storages};
+use super::{Folder, Missing, Storages};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, LEASE, OWNER, Parts};
+use crate::formats::names::{DIRECTORIES, LEASE, OPENED, OWNER, Parts, open_number_of};
 use crate::types::error::{Error, Result};
 
 /// Draws the id of a new store.
@@ -59,22 +68,26 @@ impl Lease for Leases {
     }
 }
 
-/// Takes the writer's lease of every folder, or of none.
-pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
-    let take = |storage: &dyn Storage| {
-        storage.lease(LEASE).map_err(|e| {
-            let place = storages.manifest.describe();
-            Error::from(e).context(format!("opening the store {place}"))
-        })
-    };
-    let own = take(&*storages.manifest)?;
-    let folders = storages.folders();
-    let others = folders.iter().skip(1).map(|(storage, _)| take(*storage));
-    let others = others.collect::<Result<Vec<_>>>()?;
-    Ok(if others.is_empty() {
-        own
-    } else {
-        Box::new(Leases { others, own })
+/// Takes the writer's lease of every folder, or of none. If that of the second location of tables
+/// cannot be taken for another reason than that somebody has it, the folder cannot be used, and the
+/// error is returned beside the lease of the others.
+pub(crate) fn lease(storages: &Storages) -> Result<(Box<dyn Lease>, Option<StorageError>)> {
+    let place = storages.manifest.describe();
+    let failed = |e| Error::from(e).context(format!("opening the store {place}"));
+    let own = storages.manifest.lease(LEASE).map_err(failed)?;
+    let (mut others, mut lost) = (Vec::new(), None);
+    for (storage, parts) in storages.folders().into_iter().skip(1) {
+        match storage.lease(LEASE) {
+            Ok(lease) => others.push(lease),
+            Err(error) if parts.redirected && error.kind != StorageErrorKind::LeaseHeld => {
+                lost = Some(error);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(match others.is_empty() {
+        true => (own, lost),
+        false => (Box::new(Leases { others, own }), lost),
     })
 }
 
@@ -92,13 +105,56 @@ pub(crate) fn lease_shared(
     folders.iter().map(share).collect()
 }
 
+/// What is wanted of the second location of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// An open for writing keeps it, and adds one that is given.
+    Keep,
+    /// An open for writing takes it out.
+    TakeOut,
+    /// An open for reading, which changes nothing.
+    Read,
+    /// A tool looks at the store.
+    Inspect,
+}
+
+/// What becomes of the second location of tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// There is none.
+    None,
+    /// It stays.
+    Kept,
+    /// It is there from this open on.
+    Added,
+    /// It stays, and its folder cannot be used, for this reason.
+    Missing(String),
+    /// It is taken out. If its folder can be used, the store's files there are deleted.
+    TakenOut { is_there: bool },
+    /// The caller has given one that the store does not have, and wants none.
+    Unused,
+}
+
+impl Redirect {
+    /// Whether the store's folders are compared with this one.
+    fn is_there(&self) -> bool {
+        match self {
+            Redirect::None | Redirect::Missing(_) | Redirect::Unused => false,
+            Redirect::Kept | Redirect::Added => true,
+            Redirect::TakenOut { is_there } => *is_there,
+        }
+    }
+}
+
 /// The claim of a store to its folders, new or already made.
 pub(crate) struct Claim {
     id: StoreId,
-    /// Whether `DIRECTORIES` must be written, because the store is new or has lost it.
-    lacks_directories: bool,
+    /// The text of `DIRECTORIES`, if it must be written: the store is new or has lost it, or its
+    /// second location of tables changes.
+    wanted: Option<Directories>,
     /// Indices of the folders that still need an `OWNER`.
     unowned: Vec<usize>,
+    redirect: Redirect,
 }
 
 impl Claim {
@@ -109,30 +165,35 @@ impl Claim {
         current: Option<StoreId>,
         new_id: impl FnOnce() -> StoreId,
     ) -> Result<Claim> {
-        Claim::of(folders, current, new_id, false)
+        Claim::of(folders, current, new_id, Wish::Inspect)
     }
 
     /// As [`Claim::inspect`], for an open. It accepts a store that has lost its `DIRECTORIES`, if
-    /// the other folders say that they belong to it; [`Claim::restore`] then writes the file again.
+    /// the other folders say that they belong to it, and a change of the second location of tables;
+    /// [`Claim::restore`] then writes the file.
     pub(crate) fn for_open(
         folders: &[Folder<'_>],
         current: Option<StoreId>,
         new_id: impl FnOnce() -> StoreId,
+        wish: Wish,
     ) -> Result<Claim> {
-        Claim::of(folders, current, new_id, true)
+        Claim::of(folders, current, new_id, wish)
     }
 
     fn of(
         folders: &[Folder<'_>],
         current: Option<StoreId>,
         new_id: impl FnOnce() -> StoreId,
-        is_open: bool,
+        wish: Wish,
     ) -> Result<Claim> {
+        refuse_same(folders)?;
         let (root, own) = folders[0];
         let recorded = Directories::read(root)?;
-        let is_lost = recorded.is_none() && folders.len() > 1;
+        let parts = folders.iter().filter(|(_, parts)| !parts.redirected);
+        let parts: Vec<Folder<'_>> = parts.copied().collect();
+        let is_lost = recorded.is_none() && parts.len() > 1;
         let is_proven = match current {
-            Some(id) if is_lost && is_open => are_owned(folders, id)?,
+            Some(id) if is_lost && wish != Wish::Inspect => are_owned(&parts, id)?,
             _ => false,
         };
         match &recorded {
@@ -173,8 +234,16 @@ impl Claim {
         };
         let known = current.or(recorded.as_ref().map(|d| d.store_id));
         refuse_owned(root, known)?;
-        let mut unowned = Vec::new();
+        let mut claim = Claim {
+            id,
+            wanted: None,
+            unowned: Vec::new(),
+            redirect: Redirect::None,
+        };
         for (i, (storage, parts)) in folders.iter().enumerate().skip(1) {
+            if parts.redirected {
+                continue;
+            }
             match Owner::read(*storage)? {
                 Some(owner) => {
                     owner.check(id, root, *storage, *parts)?;
@@ -182,38 +251,141 @@ impl Claim {
                         return Err(holds_another_store(root, *storage, *parts));
                     }
                 }
-                None if current.is_some() => {
-                    return Err(Error::corruption(
-                        OWNER,
-                        format!(
-                            "{} is to hold the {parts} of the store {}, and does not say so",
-                            storage.describe(),
-                            root.describe()
-                        ),
-                    )
-                    .expected(format!("a file {OWNER} that names the store"))
-                    .found("no such file")
-                    .advice(
-                        "is its disk mounted? If this is the right folder, put the file back \
-                             from a copy",
-                    ));
+                None if current.is_some() => return Err(no_owner(root, *storage, *parts)),
+                None => {
+                    refuse_own_folder(*storage, *parts)?;
+                    claim.unowned.push(i);
                 }
-                // The folder belongs to another store, whatever we would put beside its files.
-                None if exists(*storage, CURRENT_NAME)? => {
-                    return Err(Error::invalid_argument(format!(
-                        "{} is a store's own folder, and cannot hold another one's {parts}",
-                        storage.describe()
-                    ))
-                    .advice("name another folder"));
-                }
-                None => unowned.push(i),
             }
         }
-        Ok(Claim {
-            id,
-            lacks_directories: is_lost,
-            unowned,
-        })
+        claim.look_at_redirect(folders, recorded.as_ref(), current, (wish, is_lost))?;
+        let without = |directories: &Directories| directories.clone().without_redirect();
+        let redirect = folders.iter().find(|(_, parts)| parts.redirected);
+        claim.wanted = match (&recorded, &claim.redirect) {
+            (Some(recorded), Redirect::TakenOut { .. }) => Some(without(recorded)),
+            (Some(recorded), Redirect::Added) => match redirect {
+                Some((storage, _)) => Some(recorded.clone().with_redirect(*storage)?),
+                None => None,
+            },
+            (Some(_), _) => None,
+            (None, Redirect::Unused) if parts.len() > 1 => Some(Directories::of(&parts, id)?),
+            (None, Redirect::Unused) => None,
+            (None, _) if folders.len() > 1 => Some(Directories::of(folders, id)?),
+            (None, _) => None,
+        };
+        Ok(claim)
+    }
+
+    /// Decides what becomes of the second location of tables, and checks its folder. `is_lost` says
+    /// that the store has other folders and has lost the file that names them.
+    fn look_at_redirect(
+        &mut self,
+        folders: &[Folder<'_>],
+        recorded: Option<&Directories>,
+        current: Option<StoreId>,
+        (wish, is_lost): (Wish, bool),
+    ) -> Result<()> {
+        let (root, _) = folders[0];
+        let named = recorded.and_then(|d| d.part("redirect_dir"));
+        let at = folders.iter().position(|(_, parts)| parts.redirected);
+        let Some(at) = at else {
+            return match named {
+                None => Ok(()),
+                Some(path) => Err(other_redirect(root, Some(path), None)),
+            };
+        };
+        let (storage, parts) = folders[at];
+        let why = Missing::why(storage).map(String::from);
+        let Some(named) = named else {
+            let owner = match why {
+                None => Owner::read(storage)?,
+                Some(_) => None,
+            };
+            let is_its = owner
+                .as_ref()
+                .is_some_and(|owner| owner.says(self.id, root, parts));
+            match wish {
+                Wish::TakeOut => {
+                    self.redirect = Redirect::Unused;
+                    return Ok(());
+                }
+                // The store has lost the file that names the folder.
+                Wish::Read if recorded.is_none() && is_its => {
+                    self.redirect = Redirect::Kept;
+                    return Ok(());
+                }
+                Wish::Read | Wish::Inspect => {
+                    return Err(other_redirect(root, None, Some(storage)));
+                }
+                Wish::Keep => {}
+            }
+            if let Some(why) = why {
+                return Err(Error::not_found(format!(
+                    "the folder {} cannot become the second location of the tables of the store \
+                     {}: {why}",
+                    storage.describe(),
+                    root.describe()
+                ))
+                .advice("mount its disk, name another folder, or leave redirect_dir out"));
+            }
+            match owner {
+                Some(owner) => owner.check(self.id, root, storage, parts)?,
+                None if is_lost && current.is_some() => {
+                    return Err(Error::corruption(
+                        DIRECTORIES,
+                        "a second location of tables cannot be added while the file that says \
+                         where the other parts of the store lie is missing",
+                    )
+                    .expected("the file, or a folder that the store has used before")
+                    .found(storage.describe())
+                    .advice("open the store once without redirect_dir: that writes the file"));
+                }
+                None => {
+                    refuse_used(storage)?;
+                    self.unowned.push(at);
+                }
+            }
+            refuse_own_folder(storage, parts)?;
+            self.redirect = Redirect::Added;
+            return Ok(());
+        };
+        if !is_at(storage, named) {
+            return Err(other_redirect(root, Some(named), Some(storage)));
+        }
+        let taken_out = |is_there| Redirect::TakenOut { is_there };
+        self.redirect = match (why, wish) {
+            (Some(_), Wish::TakeOut) => taken_out(false),
+            (Some(why), _) => Redirect::Missing(why),
+            (None, _) => match (Owner::read(storage), wish) {
+                // A folder that cannot be read is as good as none.
+                (Err(error), Wish::TakeOut) if error.storage().is_some() => taken_out(false),
+                (Err(error), Wish::Keep | Wish::Read) if error.storage().is_some() => {
+                    Redirect::Missing(error.to_string())
+                }
+                (Err(error), _) => return Err(error),
+                (Ok(Some(owner)), _) => {
+                    owner.check(self.id, root, storage, parts)?;
+                    if exists(storage, CURRENT_NAME)? {
+                        return Err(holds_another_store(root, storage, parts));
+                    }
+                    match wish {
+                        Wish::TakeOut => taken_out(true),
+                        _ => Redirect::Kept,
+                    }
+                }
+                (Ok(None), Wish::TakeOut) => taken_out(false),
+                (Ok(None), Wish::Read) => Redirect::Missing(format!("it has no file {OWNER}")),
+                (Ok(None), _) if current.is_some() => {
+                    return Err(no_owner(root, storage, parts));
+                }
+                (Ok(None), _) => {
+                    refuse_own_folder(storage, parts)?;
+                    self.unowned.push(at);
+                    Redirect::Kept
+                }
+            },
+        };
+        Ok(())
     }
 
     /// The store's id.
@@ -221,12 +393,23 @@ impl Claim {
         self.id
     }
 
+    /// What becomes of the second location of tables.
+    pub(crate) fn redirect(&self) -> &Redirect {
+        &self.redirect
+    }
+
+    /// The folders whose files say by which opens they know each other.
+    pub(crate) fn compared<'a>(&self, folders: &[Folder<'a>]) -> Vec<Folder<'a>> {
+        let folders = folders.iter().copied();
+        let is_compared = |(_, parts): &Folder<'a>| !parts.redirected || self.redirect.is_there();
+        folders.filter(is_compared).collect()
+    }
+
     /// Writes the files of a new store that the claim still needs: `DIRECTORIES` first, because it
     /// keeps the id that every `OWNER` names.
     pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
         let (root, _) = folders[0];
-        if self.lacks_directories {
-            let directories = Directories::of(folders, self.id)?;
+        if let Some(directories) = &self.wanted {
             root.replace(epoch, DIRECTORIES, directories.encode().as_bytes())?;
         }
         for i in &self.unowned {
@@ -234,19 +417,196 @@ impl Claim {
             let owner = Owner::of(root, self.id, parts)?;
             storage.replace(epoch, OWNER, owner.encode().as_bytes())?;
         }
+        self.leave(folders, epoch);
         Ok(())
     }
 
     /// Writes the `DIRECTORIES` that a store has lost, unless the disk is full: this open has its
-    /// folders without it.
+    /// folders without it. Adds the second location of tables to a store, or takes it out. The
+    /// caller has found the store whole, and found that no table is at a location that is taken
+    /// out.
     pub(crate) fn restore(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
-        if self.lacks_directories {
-            let (root, _) = folders[0];
-            let directories = Directories::of(folders, self.id)?;
-            replace_if_room(root, epoch, DIRECTORIES, &directories.encode())?;
+        let Some(directories) = &self.wanted else {
+            return Ok(());
+        };
+        let (root, _) = folders[0];
+        let text = directories.encode();
+        let redirect = folders.iter().find(|(_, parts)| parts.redirected);
+        match (&self.redirect, redirect) {
+            (Redirect::Added, Some((storage, parts))) => {
+                let context = |e: StorageError| {
+                    let place = storage.describe();
+                    Error::from(e).context(format!("adding the second location of tables {place}"))
+                };
+                // Whoever made the folder, its name is durable before a table is there.
+                storage.sync_parents(epoch).map_err(context)?;
+                if !self.unowned.is_empty() {
+                    let owner = Owner::of(root, self.id, *parts)?.encode();
+                    let written = storage.replace(epoch, OWNER, owner.as_bytes());
+                    written.map_err(context)?;
+                }
+                let written = root.replace(epoch, DIRECTORIES, text.as_bytes());
+                written.map_err(context)
+            }
+            (Redirect::TakenOut { is_there }, Some((storage, _))) => {
+                if *is_there {
+                    delete_tables(*storage, epoch);
+                }
+                root.replace(epoch, DIRECTORIES, text.as_bytes())?;
+                self.leave(folders, epoch);
+                Ok(())
+            }
+            _ => replace_if_room(root, epoch, DIRECTORIES, &text).map(drop),
         }
-        Ok(())
     }
+
+    /// Gives back the folder of a location that was taken out. If this fails, the folder keeps a
+    /// file that says whose it was, and can be added again.
+    fn leave(&self, folders: &[Folder<'_>], epoch: Epoch) {
+        let redirect = folders.iter().find(|(_, parts)| parts.redirected);
+        let (Redirect::TakenOut { is_there: true }, Some((storage, _))) =
+            (&self.redirect, redirect)
+        else {
+            return;
+        };
+        for name in [OPENED, OWNER] {
+            let left = match storage.delete(epoch, name) {
+                Err(error) if error.kind == StorageErrorKind::NotFound => Ok(()),
+                left => left,
+            };
+            if let Err(error) = left.and_then(|()| storage.sync_dir(epoch)) {
+                let place = storage.describe();
+                tracing::warn!(%error, place, "a folder that was taken out keeps files");
+                return;
+            }
+        }
+    }
+}
+
+/// Deletes the store's tables in a folder that is taken out. The manifest names none of them.
+fn delete_tables(storage: &dyn Storage, epoch: Epoch) {
+    let objects = storage.list().unwrap_or_default();
+    let own = |object: &ObjectMeta| open_number_of(&object.name).is_some();
+    for object in objects.into_iter().filter(own) {
+        if let Err(error) = storage.delete(epoch, &object.name) {
+            tracing::warn!(%error, "a table in a folder that is taken out cannot be deleted");
+        }
+    }
+}
+
+/// Whether a storage is the folder with this path, which may be a link to it.
+fn is_at(storage: &dyn Storage, path: &str) -> bool {
+    let location = storage.location();
+    let is_link = || {
+        let path = Path::new(path);
+        let real = path.is_absolute().then(|| std::fs::canonicalize(path));
+        real.and_then(std::result::Result::ok)
+            .is_some_and(|real| real == Path::new(&location))
+    };
+    location == path || is_link()
+}
+
+/// Refuses a second location of tables that is another folder of the store.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(super) fn refuse_same(folders: &[Folder<'_>]) -> Result<()> {
+    let Some((redirect, parts)) = folders.iter().find(|(_, parts)| parts.redirected) else {
+        return Ok(());
+    };
+    let location = redirect.location();
+    let is_other = |(_, parts): &&Folder<'_>| !parts.redirected;
+    let mut others = folders.iter().filter(is_other);
+    let same = others.find(|(storage, _)| storage.location() == location);
+    let own = Parts {
+        redirected: false,
+        ..*parts
+    };
+    let held = match same {
+        Some((_, parts)) => *parts,
+        None if own == Parts::default() => return Ok(()),
+        None => own,
+    };
+    Err(Error::invalid_argument(format!(
+        "the second location of tables, {location}, is the folder that holds the {held} of the \
+         store itself"
+    ))
+    .expected("a folder of its own")
+    .found(location)
+    .advice(
+        "name a folder on another disk (redirect_dir): in the same one, the store would delete the \
+         tables of one location as leftovers of the other",
+    ))
+}
+
+/// Refuses a folder that is the own folder of a store.
+fn refuse_own_folder(storage: &dyn Storage, parts: Parts) -> Result<()> {
+    if !exists(storage, CURRENT_NAME)? {
+        return Ok(());
+    }
+    // The folder belongs to another store, whatever we would put beside its files.
+    Err(Error::invalid_argument(format!(
+        "{} is a store's own folder, and cannot hold another one's {parts}",
+        storage.describe()
+    ))
+    .advice("name another folder"))
+}
+
+/// Refuses a folder without an owner that holds tables or a log: they would be deleted.
+fn refuse_used(storage: &dyn Storage) -> Result<()> {
+    let is_part =
+        |o: &ObjectMeta| o.name.ends_with(".tbl") || parse_segment_name(&o.name).is_some();
+    let Some(found) = storage.list()?.into_iter().find(is_part) else {
+        return Ok(());
+    };
+    Err(Error::invalid_argument(format!(
+        "the folder {} holds a part of a store, and cannot become the second location of another \
+         one's tables",
+        storage.describe()
+    ))
+    .in_file(found.name.clone())
+    .expected("a folder without tables and without a log")
+    .found(found.name)
+    .advice("name another folder, or move these files away if nothing needs them"))
+}
+
+/// The error if the second location of tables is not the one that `DIRECTORIES` names.
+#[cold]
+fn other_redirect(root: &dyn Storage, named: Option<&str>, given: Option<&dyn Storage>) -> Error {
+    let none = || "no second location of tables".to_string();
+    Error::invalid_argument(format!(
+        "the second location of the tables of the store {} is not the one that {DIRECTORIES} names",
+        root.describe()
+    ))
+    .in_file(DIRECTORIES)
+    .expected(named.map_or_else(none, String::from))
+    .found(given.map_or_else(none, |storage| storage.location()))
+    .advice(
+        "open the store by its path, which follows that file, or pass the storages that it names",
+    )
+}
+
+/// The error for a folder of a store that does not say whose it is.
+#[cold]
+fn no_owner(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
+    Error::corruption(
+        OWNER,
+        format!(
+            "{} is to hold the {parts} of the store {}, and does not say so",
+            storage.describe(),
+            root.describe()
+        ),
+    )
+    .expected(format!("a file {OWNER} that names the store"))
+    .found("no such file")
+    .advice(match parts.redirected {
+        false => "is its disk mounted? If this is the right folder, put the file back from a copy",
+        true => {
+            "is its disk mounted? If this is the right folder, put the file back from a copy; if \
+             it is lost for good, open the store once with redirect_dir = \"none\", which is \
+             refused if a table is there"
+        }
+    })
 }
 
 /// Whether the folders of the store `id` that are not its own say that they hold the parts that are

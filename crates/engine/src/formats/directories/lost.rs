@@ -19,7 +19,7 @@ use super::text::Directories;
 use super::{Folder, Owner, wanted};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{StoreId, parse_manifest_name, read_current};
-use crate::formats::names::{DESTROYED, DIRECTORIES};
+use crate::formats::names::{DESTROYED, DIRECTORIES, OPENED, open_number_of};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
@@ -49,10 +49,10 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
         .list()?
         .iter()
         .any(|o| parse_segment_name(&o.name).is_some());
-    let mut parts = [None, None];
+    let mut parts = [None, None, None];
     let mut owned = Vec::new();
     let mut lacks_log = None;
-    for (i, part) in parts.iter_mut().enumerate() {
+    for (i, part) in parts.iter_mut().enumerate().take(2) {
         let wishes = [given, from_file].into_iter().flatten();
         let wish = wishes
             .map(|all| all[i])
@@ -81,6 +81,17 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
         }
         *part = Some(shown.to_string());
     }
+    let redirects = [options, file.as_ref().map(|file| &file.options)];
+    let mut redirects = redirects.into_iter().flatten();
+    let redirect = redirects.find_map(|options| wanted(&root_path, options.redirect_dir.path()?));
+    if let Some(dir) = redirect.filter(|dir| *dir != root_path)
+        && let Ok(storage) = FileStorage::open_existing(&dir)
+        && was_used(&storage)
+        && is_owned(&storage, &mut id, root)
+    {
+        owned.push(format!("{} (option redirect_dir)", dir.display()));
+        parts[2] = Some(storage.location());
+    }
     let found = match owned.is_empty() {
         true => lacks_log,
         false => Some(format!(
@@ -102,6 +113,14 @@ fn holds_files_of_a_store(root: &FileStorage) -> Result<bool> {
     Ok(!is_destroyed && all.iter().any(|o| parse_manifest_name(&o.name).is_some()))
 }
 
+/// Whether the store has used a folder as a second location of tables. One that was only being
+/// added, or taken out, when the process was killed has an owner and nothing else.
+fn was_used(storage: &FileStorage) -> bool {
+    let objects = storage.list().unwrap_or_default();
+    let is_use = |name: &str| name == OPENED || open_number_of(name).is_some();
+    objects.iter().any(|object| is_use(&object.name))
+}
+
 /// Whether the folder says that it belongs to the store `id`. If the id is not known, whether it
 /// names a store in the folder `root`; its id is then set.
 fn is_owned(storage: &FileStorage, id: &mut Option<StoreId>, root: &FileStorage) -> bool {
@@ -118,14 +137,14 @@ fn is_owned(storage: &FileStorage, id: &mut Option<StoreId>, root: &FileStorage)
 }
 
 #[cold]
-fn missing(id: StoreId, place: &str, parts: [Option<String>; 2], found: String) -> Error {
-    let [log, tables] = parts;
-    let (what, verb) = match (&log, &tables) {
-        (Some(_), Some(_)) => ("log and tables", "lie"),
-        (None, Some(_)) => ("tables", "lie"),
+fn missing(id: StoreId, place: &str, parts: [Option<String>; 3], found: String) -> Error {
+    let (what, verb) = match &parts {
+        [Some(_), Some(_), _] => ("log and tables", "lie"),
+        [None, Some(_), _] => ("tables", "lie"),
+        [None, None, Some(_)] => ("second location of tables", "lies"),
         _ => ("log", "lies"),
     };
-    let lines = Directories::new(id, log, tables).edited();
+    let lines = Directories::new(id, parts).edited();
     let lines: Vec<String> = lines.lines().map(|line| format!("`{line}`")).collect();
     Error::corruption(
         DIRECTORIES,

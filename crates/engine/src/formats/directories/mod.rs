@@ -1,7 +1,7 @@
 //! Where the parts of a store are: in its folder, or with the log or the tables in folders of their
 //! own.
 //!
-//! [`Storages`] has the three parts. [`Storages::find`] is the only function that finds them, for
+//! [`Storages`] has the three parts, and the second location of tables if there is one. [`Storages::find`] is the only function that finds them, for
 //! opens and for tools. The store's folder is the one with the manifest, its pointer and the lease.
 //! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
 //! each other folder names the store that it belongs to. By their files `OPENED` the folders know
@@ -26,12 +26,14 @@ use crate::types::options::file::OPTIONS;
 
 mod claim;
 mod lost;
+mod missing;
 mod opened;
 mod refuse;
 mod text;
 
-pub(crate) use claim::{Claim, lease, lease_shared, log_store_id, random_id};
+pub(crate) use claim::{Claim, Redirect, Wish, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
+pub(crate) use missing::Missing;
 pub(crate) use opened::Opened;
 pub(crate) use refuse::{
     NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
@@ -40,7 +42,11 @@ pub(crate) use refuse::{
 use text::is_on_device;
 pub(crate) use text::{Directories, Folder, Owner};
 
-/// The storages of a store. By default all three are one folder.
+/// The number of the location to which flushes can be redirected. The tables' own folder is
+/// location 0, and no store has any other.
+pub(crate) const REDIRECT: u32 = 1;
+
+/// The storages of a store. By default the first three are one folder.
 #[derive(Clone)]
 pub struct Storages {
     /// The storage of the log.
@@ -49,21 +55,27 @@ pub struct Storages {
     pub manifest: Arc<dyn Storage>,
     /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
+    /// The storage of the second location of tables ([`Options::redirect_dir`]), if the store has
+    /// one. It is never one of the others.
+    pub redirect: Option<Arc<dyn Storage>>,
 }
 
-/// The folders of a store, without duplicates, its own first.
+/// The folders of a store, without duplicates, its own first and that of the second location of
+/// tables last.
 pub(crate) fn folders<'a>(
     log: &'a dyn Storage,
     manifest: &'a dyn Storage,
     tables: &'a dyn Storage,
+    redirect: Option<&'a dyn Storage>,
 ) -> Vec<Folder<'a>> {
     let parts = |of: &dyn Storage| Parts {
         manifest: std::ptr::addr_eq(of, manifest),
         log: std::ptr::addr_eq(of, log),
         tables: std::ptr::addr_eq(of, tables),
+        redirected: redirect.is_some_and(|redirect| std::ptr::addr_eq(of, redirect)),
     };
     let mut all: Vec<Folder<'a>> = Vec::new();
-    for storage in [manifest, log, tables] {
+    for storage in [manifest, log, tables].into_iter().chain(redirect) {
         if !all.iter().any(|(s, _)| std::ptr::addr_eq(*s, storage)) {
             all.push((storage, parts(storage)));
         }
@@ -78,7 +90,48 @@ impl Storages {
             log: storage.clone(),
             manifest: storage.clone(),
             tables: storage,
+            redirect: None,
         }
+    }
+
+    /// Stands for the folder `location` of the second location of tables, which cannot be used
+    /// because of `why`. A store whose `DIRECTORIES` names the folder is then opened without it, if
+    /// no table is there.
+    pub fn missing(location: &str, why: &str) -> Arc<dyn Storage> {
+        Missing::storage(location, why)
+    }
+
+    /// The storage of the tables at a location. If the store has no such location, nothing is
+    /// there.
+    pub(crate) fn tables_at(&self, location: u32) -> Arc<dyn Storage> {
+        match (location, &self.redirect) {
+            (0, _) => self.tables.clone(),
+            (REDIRECT, Some(redirect)) => redirect.clone(),
+            _ => Missing::storage(
+                &format!("of location {location}"),
+                "the file DIRECTORIES in the store's folder does not name it",
+            ),
+        }
+    }
+
+    /// The locations of tables, with their numbers.
+    pub(crate) fn locations(&self) -> impl Iterator<Item = (u32, &Arc<dyn Storage>)> {
+        let redirect = self.redirect.iter().map(|storage| (REDIRECT, storage));
+        [(0, &self.tables)].into_iter().chain(redirect)
+    }
+
+    /// Refuses a second location of tables that is another folder of the store.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn refuse_same(&self) -> Result<()> {
+        claim::refuse_same(&self.folders())
+    }
+
+    /// The storage of the second location, if its folder can be used.
+    pub(crate) fn usable_redirect(&self) -> Option<&Arc<dyn Storage>> {
+        let redirect = self.redirect.as_ref();
+        redirect.filter(|storage| Missing::why(&***storage).is_none())
     }
 
     /// Finds the storages of the store in the folder `path`. It changes nothing, and does not check
@@ -90,7 +143,7 @@ impl Storages {
     pub fn find(path: impl AsRef<Path>) -> Result<Storages> {
         let path = path.as_ref();
         let root = FileStorage::open_existing(path).map_err(|e| opening(path, e))?;
-        find_from(root, None)
+        find_from(root, None, false)
     }
 
     /// The address of the device on which the tables of the store in the folder `path` lie, if they
@@ -129,7 +182,7 @@ impl Storages {
         let own = Parts {
             manifest: true,
             log: true,
-            tables: false,
+            ..Parts::default()
         };
         let others = Parts {
             tables: true,
@@ -139,7 +192,8 @@ impl Storages {
     }
 
     pub(crate) fn folders(&self) -> Vec<Folder<'_>> {
-        folders(&*self.log, &*self.manifest, &*self.tables)
+        let redirect = self.redirect.as_deref();
+        folders(&*self.log, &*self.manifest, &*self.tables, redirect)
     }
 
     /// Applies `wrap` to each storage. Parts that share a storage share the result.
@@ -147,6 +201,20 @@ impl Storages {
         &self,
         mut wrap: impl FnMut(&Arc<dyn Storage>) -> Arc<dyn Storage>,
     ) -> Storages {
+        self.map_with(|_, storage| wrap(storage))
+    }
+
+    /// As [`Storages::map`]. `wrap` gets the number of the location too, which is 0 for all but the
+    /// second location of tables.
+    pub(crate) fn map_with(
+        &self,
+        mut wrap: impl FnMut(u32, &Arc<dyn Storage>) -> Arc<dyn Storage>,
+    ) -> Storages {
+        let redirect = self
+            .redirect
+            .as_ref()
+            .map(|storage| wrap(REDIRECT, storage));
+        let mut wrap = |storage| wrap(0, storage);
         let log = wrap(&self.log);
         let manifest = if Arc::ptr_eq(&self.manifest, &self.log) {
             log.clone()
@@ -164,6 +232,7 @@ impl Storages {
             log,
             manifest,
             tables,
+            redirect,
         }
     }
 }
@@ -210,7 +279,7 @@ fn open_root(path: &Path, options: &Options, read_only: bool) -> Result<Storages
             _ => error,
         }
     })?;
-    find_from(root, Some(options))
+    find_from(root, Some(options), !read_only)
 }
 
 /// A folder that the options name, as a full path; `None` for the store's folder.
@@ -223,7 +292,9 @@ fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
     Some(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
-fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
+/// Finds the parts of the store in `root`. `may_add` says whether an open for writing follows, which
+/// may add a second location of tables.
+fn find_from(root: FileStorage, options: Option<&Options>, may_add: bool) -> Result<Storages> {
     let place = root.location();
     let is_store = match root.open(CURRENT_NAME) {
         Ok(_) => true,
@@ -272,7 +343,7 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
             }
         }
     }
-    for name in ["log_dir", "table_dir"] {
+    for name in ["log_dir", "table_dir", "redirect_dir"] {
         let part = recorded.as_ref().and_then(|d| d.part(name));
         if let Some(location) = part.filter(|location| is_on_device(location)) {
             return Err(Error::new(
@@ -321,11 +392,64 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
         Ok(storage)
     };
     let [log, tables] = dirs;
-    Ok(Storages {
+    let mut storages = Storages {
         log: open(log, "log")?,
         tables: open(tables, "tables")?,
         manifest: manifest.clone(),
-    })
+        redirect: None,
+    };
+    if is_store || create || recorded.is_some() {
+        let recorded = recorded.as_ref().and_then(|d| d.part("redirect_dir"));
+        storages.redirect = find_redirect(&root_path, recorded, options, may_add)?;
+        storages.refuse_same()?;
+    }
+    Ok(storages)
+}
+
+/// Finds the folder of the second location of tables: the one that `DIRECTORIES` names, or the one
+/// that the options name, if the open may add it.
+fn find_redirect(
+    root_path: &Path,
+    recorded: Option<&str>,
+    options: Option<&Options>,
+    may_add: bool,
+) -> Result<Option<Arc<dyn Storage>>> {
+    let wish = options.and_then(|options| options.redirect_dir.path());
+    let wish = wish.and_then(|dir| wanted(root_path, dir));
+    let Some(recorded) = recorded else {
+        let Some(wish) = wish.filter(|_| may_add) else {
+            return Ok(None);
+        };
+        let storage = FileStorage::open_or_create(&wish).map_err(|e| {
+            Error::from(e)
+                .context(format!(
+                    "adding a second location of tables, {}",
+                    wish.display()
+                ))
+                .advice("mount its disk, name another folder, or leave redirect_dir out")
+        })?;
+        return Ok(Some(Arc::new(storage)));
+    };
+    let is = Path::new(recorded);
+    if let Some(wish) = wish.filter(|_| may_add && is.exists())
+        && wish != std::fs::canonicalize(is).unwrap_or_else(|_| is.to_path_buf())
+    {
+        return Err(Error::invalid_argument(
+            "option redirect_dir names another folder than the second location of tables that the \
+             store has",
+        )
+        .expected(format!("{recorded}, or no redirect_dir at all"))
+        .found(wish.display())
+        .advice(
+            "take the present one out first: open the store with redirect_dir = \"none\", as soon \
+             as no table is there",
+        ));
+    }
+    Ok(Some(match FileStorage::open_existing(is) {
+        Ok(storage) => Arc::new(storage) as Arc<dyn Storage>,
+        // Whoever opens the store finds out whether something there is needed.
+        Err(error) => Missing::storage(recorded, &error.to_string()),
+    }))
 }
 
 /// Refuses to put `what`, a store of its own, into a folder that belongs to a store or is inside

@@ -138,7 +138,11 @@ impl Opened {
     pub(crate) fn check(folders: &[Folder<'_>], id: StoreId) -> Result<BTreeSet<u128>> {
         let (root, _) = folders[0];
         let others = folders.iter().skip(1);
-        let known = others.map(|folder| Opened::last_in(*folder, root, id));
+        let known = others.map(|folder| match Opened::last_in(*folder, root, id) {
+            // A store does not need its second location of tables, as long as no table is there.
+            Err(error) if folder.1.redirected && error.storage().is_some() => Ok(None),
+            last => last,
+        });
         Ok(known
             .collect::<Result<Vec<_>>>()?
             .into_iter()
@@ -182,8 +186,15 @@ impl Opened {
         if !write(*root, remembered(own, known, new))? {
             return Ok(());
         }
-        for (storage, _) in others {
-            write(*storage, vec![new])?;
+        for (storage, parts) in others {
+            match write(*storage, vec![new]) {
+                // Its guard has noted that nothing can be written there.
+                Err(error) if parts.redirected => {
+                    let place = storage.describe();
+                    tracing::warn!(%error, place, "an open could not be noted in a folder");
+                }
+                written => drop(written?),
+            }
         }
         Ok(())
     }

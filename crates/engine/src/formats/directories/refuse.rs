@@ -26,9 +26,11 @@ pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
         )
         .advice(NO_CURRENT_ADVICE))
     };
-    for object in storages.tables.list()? {
-        if object.name.ends_with(".tbl") {
-            return refuse(&object.name);
+    for (_, tables) in storages.locations() {
+        for object in tables.list()? {
+            if object.name.ends_with(".tbl") {
+                return refuse(&object.name);
+            }
         }
     }
     for object in storages

@@ -15,6 +15,8 @@ use crate::formats::names::{DIRECTORIES, OWNER, Parts};
 use crate::types::error::{Error, Result};
 
 const DIRECTORIES_HEAD: &str = "siltstone-directories 1";
+/// The first line if the store has a second location of tables.
+const DIRECTORIES_HEAD_2: &str = "siltstone-directories 2";
 const OWNER_HEAD: &str = "siltstone-owner 1";
 
 /// A folder, and the parts of a store that it holds.
@@ -42,6 +44,8 @@ impl fmt::Display for Parts {
             (self.manifest, "manifest"),
             (self.log, "log"),
             (self.tables, "tables"),
+            // The number keeps the folders of two locations apart.
+            (self.redirected, "redirected-tables 1"),
         ];
         let words: Vec<&str> = all.iter().filter(|(is, _)| *is).map(|(_, w)| *w).collect();
         f.write_str(&words.join(" "))
@@ -133,14 +137,14 @@ pub(super) fn replace_if_room(
 /// A path that fits on a line.
 fn on_a_line(path: String) -> Result<String> {
     if path.contains(['\n', '\r', '\u{FFFD}']) || path.is_empty() || path == HERE {
-        return Err(Error::invalid_argument(
-            "a folder's path cannot be recorded",
-        )
-        .expected("a path of UTF-8 without line breaks")
-        .found(format!("{path:?}"))
-        .advice(
-            "rename the folder: the log or the tables can only be in a folder with such a path",
-        ));
+        return Err(
+            Error::invalid_argument("a folder's path cannot be recorded")
+                .expected("a path of UTF-8 without line breaks")
+                .found(format!("{path:?}"))
+                .advice(
+                    "rename the folder: a part of a store can only be in a folder with such a path",
+                ),
+        );
     }
     Ok(path)
 }
@@ -163,6 +167,8 @@ pub(crate) struct Directories {
     log: Option<String>,
     /// The folder of the tables; `None` for the store's folder.
     tables: Option<String>,
+    /// The folder of the second location of tables, if there is one.
+    redirect: Option<String>,
 }
 
 impl Directories {
@@ -176,26 +182,43 @@ impl Directories {
             store_id,
             log: elsewhere(|p| p.log)?,
             tables: elsewhere(|p| p.tables)?,
+            redirect: elsewhere(|p| p.redirected)?,
         })
     }
 
-    /// The file for a store with these folders.
-    pub(super) fn new(
-        store_id: StoreId,
-        log: Option<String>,
-        tables: Option<String>,
-    ) -> Directories {
+    /// The file for a store with these folders of the log, the tables, and their second location.
+    pub(super) fn new(store_id: StoreId, parts: [Option<String>; 3]) -> Directories {
+        let [log, tables, redirect] = parts;
         Directories {
             store_id,
             log,
             tables,
+            redirect,
         }
     }
 
-    /// The folder that this option names; `None` for the store's folder.
+    /// The file without a second location of tables.
+    pub(super) fn without_redirect(self) -> Directories {
+        Directories {
+            redirect: None,
+            ..self
+        }
+    }
+
+    /// The file with this second location of tables.
+    pub(super) fn with_redirect(self, storage: &dyn Storage) -> Result<Directories> {
+        Ok(Directories {
+            redirect: Some(on_a_line(storage.location())?),
+            ..self
+        })
+    }
+
+    /// The folder that this option names; `None` for the store's folder, and of a second location
+    /// that the store does not have.
     pub(crate) fn part(&self, option: &str) -> Option<&str> {
         match option {
             "log_dir" => self.log.as_deref(),
+            "redirect_dir" => self.redirect.as_deref(),
             _ => self.tables.as_deref(),
         }
     }
@@ -206,6 +229,7 @@ impl Directories {
             manifest: true,
             log: self.log.is_none(),
             tables: self.tables.is_none(),
+            redirected: false,
         }
     }
 
@@ -229,8 +253,15 @@ impl Directories {
 
     /// The lines above the checksum.
     fn head(&self) -> String {
+        // An earlier build, which would not look at the second location, must not open the store.
+        let head = match self.redirect {
+            Some(_) => DIRECTORIES_HEAD_2,
+            None => DIRECTORIES_HEAD,
+        };
+        let redirect = self.redirect.iter();
+        let redirect: String = redirect.map(|path| format!("redirect {path}\n")).collect();
         format!(
-            "{DIRECTORIES_HEAD}\n{}\nlog {}\ntables {}\n",
+            "{head}\n{}\nlog {}\ntables {}\n{redirect}",
             store_line(self.store_id),
             self.log.as_deref().unwrap_or(HERE),
             self.tables.as_deref().unwrap_or(HERE)
@@ -256,10 +287,19 @@ impl Directories {
                  its last line"
             ))
         };
-        refuse_other_version(text, DIRECTORIES_HEAD, DIRECTORIES)?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        let [DIRECTORIES_HEAD, store, log, tables, crc] = lines[..] else {
-            return Err(bad("the file does not say where a store's parts lie"));
+        let (store, log, tables, redirect, crc) = match lines[..] {
+            [DIRECTORIES_HEAD, store, log, tables, crc] => (store, log, tables, None, crc),
+            [DIRECTORIES_HEAD_2, store, log, tables, redirect, crc] => {
+                (store, log, tables, Some(redirect), crc)
+            }
+            [DIRECTORIES_HEAD_2, ..] => {
+                return Err(bad("the file does not say where a store's parts lie"));
+            }
+            _ => {
+                refuse_other_version(text, DIRECTORIES_HEAD, DIRECTORIES)?;
+                return Err(bad("the file does not say where a store's parts lie"));
+            }
         };
         let path = |line: &str, word: &str| {
             let path = line.strip_prefix(word)?.to_string();
@@ -270,6 +310,11 @@ impl Directories {
                 store_id: id_of(store)?,
                 log: path(log, "log ")?,
                 tables: path(tables, "tables ")?,
+                redirect: match redirect {
+                    None => None,
+                    // A location is never the store's own folder.
+                    Some(redirect) => Some(path(redirect, "redirect ")??),
+                },
             })
         })();
         let Some(directories) = parsed else {
@@ -408,7 +453,10 @@ impl Owner {
     #[cold]
     pub(super) fn refusal(&self, root: &dyn Storage, is_store: bool) -> Error {
         let (place, whose) = (root.describe(), self.whose());
-        let holds = self.holds.replace(' ', " and ");
+        let holds = match self.holds.starts_with("redirected") {
+            true => "redirected tables".to_string(),
+            false => self.holds.replace(' ', " and "),
+        };
         let error = match is_store {
             true => Error::invalid_argument(format!(
                 "the store {place} was made in a folder that holds the {holds} of {whose}"
@@ -479,26 +527,51 @@ mod tests {
             store_id: StoreId(0xabc),
             log: Some("/a folder/log".to_string()),
             tables: None,
+            redirect: None,
         }
     }
 
     #[test]
     fn a_file_reads_back_and_damage_is_detected() {
-        let text = directories().encode();
-        assert_eq!(Directories::decode(&text).unwrap(), directories());
-        for i in 0..text.len() {
-            for bit in 0..8 {
-                let mut bytes = text.clone().into_bytes();
-                bytes[i] ^= 1 << bit;
-                if let Ok(changed) = String::from_utf8(bytes) {
-                    assert!(Directories::decode(&changed).is_err(), "{changed}");
+        let second = Directories {
+            redirect: Some("/a second disk/t".to_string()),
+            ..directories()
+        };
+        assert!(
+            directories()
+                .encode()
+                .starts_with("siltstone-directories 1\n")
+        );
+        assert!(second.encode().starts_with("siltstone-directories 2\n"));
+        assert_eq!(second.clone().without_redirect(), directories());
+        for directories in [directories(), second] {
+            let text = directories.encode();
+            assert_eq!(Directories::decode(&text).unwrap(), directories);
+            for i in 0..text.len() {
+                for bit in 0..8 {
+                    let mut bytes = text.clone().into_bytes();
+                    bytes[i] ^= 1 << bit;
+                    if let Ok(changed) = String::from_utf8(bytes) {
+                        assert!(Directories::decode(&changed).is_err(), "{changed}");
+                    }
                 }
             }
+            for len in 0..text.len() {
+                assert!(Directories::decode(&text[..len]).is_err(), "{len}");
+            }
         }
-        for len in 0..text.len() {
-            assert!(Directories::decode(&text[..len]).is_err(), "{len}");
-        }
-        let newer = text.replace("directories 1", "directories 2");
+        // The store's own folder is no second location.
+        let here = Directories {
+            redirect: Some(HERE.to_string()),
+            ..directories()
+        };
+        assert!(
+            Directories::decode(&here.encode())
+                .unwrap_err()
+                .is_corruption()
+        );
+        let text = directories().encode();
+        let newer = text.replace("directories 1", "directories 3");
         let error = Directories::decode(&newer).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
         // Edited by hand, with line ends of any kind.

@@ -118,6 +118,9 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
             if *known != slot {
                 return Err(bad("two runs begin at one number"));
             }
+            if add.table.location != 0 {
+                return Err(bad("a table at another location than the first one"));
+            }
             tables.push(add.table.clone());
         }
         let count = slots.len() as u64;

@@ -8,8 +8,6 @@
 
 use std::sync::Arc;
 
-use siltstone_table::job::LOCATION;
-
 use crate::formats::log::position::{LogPosition, LogStart};
 use crate::formats::version::edit::{
     AddTable, CreateKeyspace, Decoded, Edit, KeyspaceEdit, RemoveTable, RunSlot,
@@ -182,10 +180,10 @@ fn decode_table(bytes: &[u8], ignored: &mut u64) -> Result<AddTable> {
     }
     let location = core.u32()?;
     let id = core.u64()?;
-    if location != LOCATION {
+    if location > super::meta::LOCATION_MAX {
         return Err(
             unsupported_feature(&format!("table {id}"), "another location of tables")
-                .expected(format_args!("location {LOCATION}"))
+                .expected(format_args!("location 0 or {}", super::meta::LOCATION_MAX))
                 .found(format_args!("location {location}")),
         );
     }

@@ -116,6 +116,34 @@ impl KeyspaceVersion {
         )
     }
 
+    /// The same version with all tables at location 0, for a store in whose one folder they are.
+    ///
+    /// # Errors
+    /// None, because the tables are as disjoint as before; those of [`Level::new`] are passed on.
+    pub(crate) fn at_one_location(&self) -> Result<KeyspaceVersion> {
+        let moved = |level: &Level| {
+            let table = |table: &Arc<TableMeta>| match table.location {
+                0 => table.clone(),
+                _ => Arc::new(TableMeta {
+                    location: 0,
+                    ..TableMeta::clone(table)
+                }),
+            };
+            Level::new(level.tables().iter().map(table).collect())
+        };
+        let run = |run: &Arc<Run>| {
+            let tables = moved(&run.tables)?;
+            let (id, seqs) = (run.id, run.seqs);
+            Ok(Arc::new(Run { id, seqs, tables }))
+        };
+        let mut version = self.clone();
+        version.runs = self.runs.iter().map(run).collect::<Result<_>>()?;
+        for level in &mut version.levels {
+            *level = Arc::new(moved(level)?);
+        }
+        Ok(version)
+    }
+
     /// The number of tables.
     pub fn table_count(&self) -> usize {
         self.tables().count()

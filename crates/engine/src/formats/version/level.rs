@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use siltstone_table::job::outcome::OutputTable;
 
-use super::meta::{KeyRange, SeqRange, TableMeta, metas_of};
+use super::meta::{KeyRange, SeqRange, TableMeta, metas_at};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// Tables with disjoint bounds, in ascending order.
@@ -238,19 +238,20 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run that a flush made of a memtable with the slot `seqs`. The run gets the id `next_id`,
-    /// and its tables get the following ones.
+    /// The run that a flush made at a location, of a memtable with the slot `seqs`. The run gets the
+    /// id `next_id`, and its tables get the following ones.
     ///
     /// # Errors
     /// Those of [`Level::new`].
     pub(crate) fn of_flush(
+        location: u32,
         tables: Vec<OutputTable>,
         seqs: SeqRange,
         next_id: &mut u64,
     ) -> Result<Run> {
         let id = *next_id;
         *next_id += 1;
-        let tables = Level::new(metas_of(tables, next_id))?;
+        let tables = Level::new(metas_at(location, tables, next_id))?;
         Ok(Run { id, seqs, tables })
     }
 }

@@ -321,6 +321,9 @@ impl fmt::Debug for End {
     }
 }
 
+/// The greatest number of a location of tables.
+pub(crate) const LOCATION_MAX: u32 = 1;
+
 /// The flag of a table that must be merged and may not be moved as it is (an old layout, foreign
 /// options).
 pub const TABLE_NEEDS_REWRITE: u32 = 1;
@@ -333,7 +336,8 @@ pub const TABLE_FLAGS: u32 = TABLE_NEEDS_REWRITE;
 pub struct TableMeta {
     /// Its id. A store never gives an id twice.
     pub id: u64,
-    /// The number of the storage that holds it; 0 is the default one.
+    /// The number of the location that holds it: 0 is the folder of the tables, 1 the one to which
+    /// flushes can be redirected.
     pub location: u32,
     /// The name of its file in that storage.
     pub name: String,
@@ -457,20 +461,29 @@ pub(crate) fn in_block(found: Found) -> Error {
     error.over(block.start, block.end).keys(keys)
 }
 
-/// The manifest's entries for the tables that a job made, with ids from `next_id` on.
+/// The manifest's entries for the tables that a job made at location 0, with ids from `next_id` on.
 pub(crate) fn metas_of(tables: Vec<OutputTable>, next_id: &mut u64) -> Vec<Arc<TableMeta>> {
+    metas_at(0, tables, next_id)
+}
+
+/// As [`metas_of`], at any location.
+pub(crate) fn metas_at(
+    location: u32,
+    tables: Vec<OutputTable>,
+    next_id: &mut u64,
+) -> Vec<Arc<TableMeta>> {
     let with_id = |table| {
         let id = *next_id;
         *next_id += 1;
-        Arc::new(meta_of(table, id))
+        Arc::new(meta_of(location, table, id))
     };
     tables.into_iter().map(with_id).collect()
 }
 
-fn meta_of(t: OutputTable, id: u64) -> TableMeta {
+fn meta_of(location: u32, t: OutputTable, id: u64) -> TableMeta {
     TableMeta {
         id,
-        location: 0,
+        location,
         name: t.name,
         min_seq: t.min_seq,
         max_seq: t.max_seq,

@@ -395,6 +395,7 @@ impl Round<'_> {
         });
         let placed = Placed {
             side: taken.side,
+            location: 0,
             reason,
             expected_ns: (work.bytes() as f64 * speed.unwrap_or(0.0)) as u64,
             begun: self.jobs.env.now(),

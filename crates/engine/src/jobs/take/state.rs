@@ -22,15 +22,35 @@ pub(in crate::jobs) struct PickState {
     /// Bytes that lookups read in vain, by table.
     seek_bytes: BTreeMap<u64, u64>,
     free_bytes: Option<u64>,
+    /// Tables that could not be read.
+    unread: Vec<u64>,
+    /// No keyspace's memtables fill faster than they are flushed.
+    is_calm: bool,
 }
 
 impl PickState {
-    /// `reserved` are the reservations of the keyspace's work.
+    /// The state if no work runs and no memtable waits: then nothing is behind for long.
+    pub(in crate::jobs) fn of_idle(
+        jobs: &Jobs,
+        keyspace: &KeyspaceCore,
+        unread: Vec<u64>,
+    ) -> PickState {
+        PickState {
+            is_calm: true,
+            ..PickState::of(jobs, keyspace, Vec::new(), unread)
+        }
+    }
+
+    /// `reserved` are the reservations of the keyspace's work, and `unread` tables that could not be
+    /// read.
     pub(in crate::jobs) fn of(
         jobs: &Jobs,
         keyspace: &KeyspaceCore,
         reserved: Vec<Reservation>,
+        unread: Vec<u64>,
     ) -> PickState {
+        let map = jobs.catalog.keyspaces();
+        let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
         let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         // A compaction that nobody waits for does not take the last space.
         let counts_seeks = settings.pick.seek_compaction && !jobs.env.health().is_no_space();
@@ -41,6 +61,9 @@ impl PickState {
                 false => BTreeMap::new(),
             },
             free_bytes: jobs.env.free_bytes(),
+            unread,
+            // Only tables at the second location are moved for this.
+            is_calm: jobs.env.locations().exists() && !is_behind(),
             view,
             settings,
             reserved,
@@ -57,6 +80,17 @@ impl PickState {
             overlaps,
             last_picked: &NOTHING_PICKED,
             free_bytes: self.free_bytes,
+            unread: &self.unread,
+            is_calm: self.is_calm,
+        }
+    }
+
+    /// The input of a pick that a user has asked for. It leaves out no table, so the user learns
+    /// why one cannot be read.
+    pub(super) fn manual_input(&self) -> PickInput<'_> {
+        PickInput {
+            unread: &[],
+            ..self.input(None)
         }
     }
 

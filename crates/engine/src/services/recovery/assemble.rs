@@ -44,7 +44,7 @@ pub(super) fn assemble(
     let tables = Arc::new(TableSet::new(
         &opening.runtime,
         opening.events.clone(),
-        opening.storages_at_once.tables.clone(),
+        &opening.storages_at_once,
         opening.descriptors.clone(),
         &opening.options,
     ));
@@ -61,6 +61,7 @@ pub(super) fn assemble(
         storages: opening.storages,
         storages_at_once: opening.storages_at_once,
         outage: opening.outage,
+        locations: opening.locations,
         below: opening.below.map(|storages| Below { storages, live }),
         guards: opening.guards,
         epoch: opening.epoch,

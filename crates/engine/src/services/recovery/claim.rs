@@ -2,6 +2,8 @@
 //! no replay of the log. If the store has several folders, it notes the open in them (`OPENED`).
 //!
 //! Invariants:
+//! - The second location of tables is added or taken out after all checks that need no replay, and
+//!   before the open is noted.
 //! - A folder without a store, in which none may be created, is not changed. Nothing that an
 //!   earlier open left is changed, except for `OPENED`.
 //! - The open is noted after these checks and before the replay, which makes tables and deletes
@@ -13,15 +15,19 @@ use std::sync::Arc;
 
 use siltstone_storage::{Epoch, Lease, Runtime};
 
-use super::orphans::{next_open_number, refuse_missing_tables, refuse_other_formats};
+use super::orphans::{
+    next_open_number, refuse_missing_tables, refuse_other_formats, refuse_taking_out,
+};
 use super::replay::ReplayBudget;
 use crate::env::descriptors::Descriptors;
 use crate::env::guard::{self, Guards};
 use crate::env::health::Health;
+use crate::env::locations::Locations;
 use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
 use crate::formats::directories::{
-    self, Claim, Opened, Storages, log_store_id, random_id, refuse_headless_data,
+    self, Claim, Missing, Opened, Redirect, Storages, Wish, log_store_id, random_id,
+    refuse_headless_data,
 };
 use crate::formats::log::ReplayOptions;
 use crate::formats::log::replay::refuse_missing_start;
@@ -30,11 +36,11 @@ use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
 use crate::jobs::runner::{Executors, JobRunner};
 use crate::tree::settings::Arenas;
 use crate::types::error::{Error, Result};
-use crate::types::event::Events;
+use crate::types::event::{Event, Events};
 use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::metrics::Metrics;
 use crate::types::options::stored::StoredOptions;
-use crate::types::options::{DirectIo, Options};
+use crate::types::options::{DirectIo, Options, RedirectDir};
 
 /// What a store is opened for.
 pub(crate) enum Purpose {
@@ -51,6 +57,7 @@ pub(super) struct Opening {
     pub(super) storages: Storages,
     pub(super) storages_at_once: Storages,
     pub(super) outage: Arc<Outage>,
+    pub(super) locations: Arc<Locations>,
     pub(super) guards: Guards,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) runtime: Runtime,
@@ -90,12 +97,16 @@ pub(super) fn claim(
     purpose: Purpose,
 ) -> Result<Opening> {
     let health = Arc::new(Health::new(&runtime, events.clone()));
+    let locations = Locations::new(&runtime);
+    // Otherwise the lease of the same folder would seem to be held by another process.
+    storages.refuse_same()?;
+    let storages = &with_readable_redirect(storages);
     let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
     let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
-    let (storages_at_once, guards) = guard::guard(&storages, &runtime, &health);
+    let (at_once, guards) = guard::guard(&storages, &runtime, &health, &locations);
     let outage = Arc::new(Outage::new(&runtime));
-    let storages = repeating(&storages_at_once, &outage);
-    let (below, budget) = match purpose {
+    let storages = repeating(&at_once, &outage, locations.outage());
+    let (mut below, budget) = match purpose {
         Purpose::Writing => (None, ReplayBudget::of(&options)),
         Purpose::Reading(budget, below) => (Some(below), budget),
     };
@@ -108,13 +119,36 @@ pub(super) fn claim(
         refuse_headless_data(&storages)?;
         return Err(no_store(&storages, is_reading));
     }
-    let lease = directories::lease(&storages)?;
+    let (lease, lost) = directories::lease(&storages)?;
     let epoch = lease.epoch();
-    let found = read_store(&storages, &runtime, epoch, &options, is_reading);
+    let mut layers = Layers { storages, at_once };
+    if let Some(error) = lost {
+        layers.lose_redirect(&error.to_string());
+    }
+    let found = read_store(&mut layers, &runtime, epoch, &options, is_reading);
     let found = found.inspect_err(|_| {
         // A storage across a link would keep the lease of an open that failed.
         let _ = lease.release();
     })?;
+    let Layers { storages, at_once } = layers;
+    let storages_at_once = at_once;
+    locations.set_found(&storages_at_once);
+    if let (Some(below), Some(redirect)) = (&mut below, &storages.redirect)
+        && Missing::why(&**redirect).is_some()
+    {
+        below.redirect = storages.redirect.clone();
+    }
+    if let Some(redirect) = &storages.redirect
+        && let Some(why) = Missing::why(&**redirect)
+    {
+        let (place, why) = (redirect.location(), why.to_string());
+        tracing::warn!(
+            place,
+            why,
+            "the store is opened without its second location of tables"
+        );
+        events.emit(|| Event::LocationMissing { place, why });
+    }
     let metrics = Metrics::default();
     let arenas = Arenas::new(&runtime);
     let runner = JobRunner::new(
@@ -131,6 +165,7 @@ pub(super) fn claim(
         storages,
         storages_at_once,
         outage,
+        locations,
         guards,
         descriptors,
         runtime,
@@ -151,6 +186,42 @@ pub(super) fn claim(
     })
 }
 
+/// These storages. If the folder of the second location of tables cannot be listed, it is taken for
+/// missing: nothing but its tables needs it.
+fn with_readable_redirect(storages: &Storages) -> Storages {
+    let mut storages = storages.clone();
+    if let Some(redirect) = &storages.redirect
+        && Missing::why(&**redirect).is_none()
+        && let Err(error) = redirect.list()
+    {
+        let location = redirect.location();
+        storages.redirect = Some(Storages::missing(&location, &error.to_string()));
+    }
+    storages
+}
+
+/// The storages of a store that is being opened, whose calls wait, and those below, whose calls do
+/// not.
+struct Layers {
+    storages: Storages,
+    at_once: Storages,
+}
+
+impl Layers {
+    /// The folder of the second location cannot be used, because of `why`.
+    fn lose_redirect(&mut self, why: &str) {
+        if let Some(redirect) = &self.storages.redirect {
+            let missing = Storages::missing(&redirect.location(), why);
+            self.set_redirect(Some(missing));
+        }
+    }
+
+    fn set_redirect(&mut self, redirect: Option<Arc<dyn siltstone_storage::Storage>>) {
+        self.storages.redirect.clone_from(&redirect);
+        self.at_once.redirect = redirect;
+    }
+}
+
 /// What an open finds in the folders under its lease.
 struct Found {
     store_id: StoreId,
@@ -161,30 +232,47 @@ struct Found {
 
 /// Reads the manifest, and makes the checks that need the lease.
 fn read_store(
-    storages: &Storages,
+    layers: &mut Layers,
     runtime: &Runtime,
     epoch: Epoch,
     options: &Options,
     is_reading: bool,
 ) -> Result<Found> {
-    check_direct_io(storages, options.direct_io)?;
+    let wish = match (&options.redirect_dir, is_reading) {
+        (_, true) => Wish::Read,
+        (RedirectDir::None, false) => Wish::TakeOut,
+        _ => Wish::Keep,
+    };
+    let storages = layers.storages.clone();
+    check_direct_io(&storages, options.direct_io)?;
     let recovered = manifest::recover(&*storages.manifest)?;
     match &recovered {
-        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(storages)),
+        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&storages)),
         None if !options.create_if_missing || is_reading => {
-            return Err(no_store(storages, is_reading));
+            return Err(no_store(&storages, is_reading));
         }
         _ => {}
     }
-    let claim = claim_folders(storages, runtime, epoch, recovered.as_ref())?;
+    let claim = claim_folders(&storages, runtime, epoch, recovered.as_ref(), wish)?;
+    let all_folders = storages.folders();
     let store_id = claim.id();
-    let opens = Opened::check(&storages.folders(), store_id)?;
+    let opens = Opened::check(&claim.compared(&all_folders), store_id)?;
+    match claim.redirect() {
+        Redirect::None | Redirect::Kept | Redirect::Added => {}
+        Redirect::Missing(why) => layers.lose_redirect(why),
+        Redirect::TakenOut { .. } | Redirect::Unused => layers.set_redirect(None),
+    }
+    // From here on without a location that is taken out.
+    let storages = &layers.storages;
     let is_new = recovered.is_none();
     let old = match recovered {
         Some(recovered) => recovered.state,
         None => new_state(runtime.unix_micros()),
     };
     if !is_reading {
+        if let Redirect::TakenOut { .. } = claim.redirect() {
+            refuse_taking_out(&old)?;
+        }
         refuse_missing_tables(storages, &old)?;
     }
     refuse_other_formats(storages, &old)?;
@@ -193,16 +281,19 @@ fn read_store(
         let folders = storages.folders();
         // An incomplete clone must not take the folders from the store. A replay would find damage
         // in the log, too, but it changes the folders, so the open is noted before it.
-        if !is_new && folders.len() > 1 {
+        if !is_new && all_folders.len() > 1 {
             let options = ReplayOptions::of(&old, log_store_id(store_id));
             refuse_missing_start(&*storages.log, &options)?;
         }
         if !is_new {
-            // A lost DIRECTORIES is written again only now that all tables are known to be there.
-            claim.restore(&folders, epoch)?;
+            // A lost DIRECTORIES is written again only now that all tables are known to be there. The
+            // second location of tables is added or taken out.
+            claim.restore(&all_folders, epoch)?;
         }
         let new = || random_id(runtime).0;
-        Opened::note(&folders, store_id, &opens, new, epoch)?;
+        let is_there = |(storage, _): &directories::Folder<'_>| Missing::why(*storage).is_none();
+        let noted: Vec<_> = folders.into_iter().filter(is_there).collect();
+        Opened::note(&noted, store_id, &opens, new, epoch)?;
     }
     Ok(Found {
         store_id,
@@ -218,17 +309,19 @@ fn claim_folders(
     runtime: &Runtime,
     epoch: Epoch,
     recovered: Option<&Recovered>,
+    wish: Wish,
 ) -> Result<Claim> {
     let current = recovered.map(|r| r.current.store_id);
-    let claim = Claim::for_open(&storages.folders(), current, || random_id(runtime))?;
+    let folders = storages.folders();
+    let claim = Claim::for_open(&folders, current, || random_id(runtime), wish)?;
     if recovered.is_none() {
         refuse_headless_data(storages)?;
         // An earlier open that was killed, or the user, may have created the folders without making
         // their names durable.
-        for (folder, _) in storages.folders() {
+        for (folder, _) in &folders {
             folder.sync_parents(epoch)?;
         }
-        claim.write(&storages.folders(), epoch)?;
+        claim.write(&folders, epoch)?;
     }
     Ok(claim)
 }
@@ -237,15 +330,19 @@ fn check_direct_io(storages: &Storages, wanted: DirectIo) -> Result<()> {
     if wanted == DirectIo::None {
         return Ok(());
     }
-    storages.tables.check_direct().map_err(|e| {
-        let place = storages.manifest.describe();
-        Error::from(e)
-            .context(format!("option direct_io cannot be used for {place}"))
-            .advice(
-                "open with direct_io = \"none\", or keep the tables on a file system that has it \
-                 (ext4, xfs, btrfs)",
-            )
-    })
+    let redirect = storages.usable_redirect();
+    for tables in [&storages.tables].into_iter().chain(redirect) {
+        tables.check_direct().map_err(|e| {
+            let place = tables.describe();
+            Error::from(e)
+                .context(format!("option direct_io cannot be used for {place}"))
+                .advice(
+                    "open with direct_io = \"none\", or keep the tables on a file system that has \
+                     it (ext4, xfs, btrfs)",
+                )
+        })?;
+    }
+    Ok(())
 }
 
 fn no_store(storages: &Storages, is_reading: bool) -> Error {

@@ -17,11 +17,12 @@ use super::replay::{Finished, History};
 use super::unflushed::UnflushedData;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::reserve;
-use crate::formats::directories::Storages;
+use crate::formats::directories::{REDIRECT, Storages};
 use crate::formats::log::LogWriter;
 use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::manifest::{Manifest, Space, StoreId};
-use crate::formats::version::{Edit, LogPosition, LogStart, StoreState};
+use crate::formats::names::open_number_of;
+use crate::formats::version::{Edit, LogPosition, LogStart, StoreState, TableMeta};
 use crate::types::error::{Error, Result};
 
 /// Writes the whole state to a new manifest, and makes it the current one.
@@ -35,6 +36,14 @@ pub(super) fn write_manifest(
     // refers to them.
     storages.tables.sync_dir(epoch)?;
     storages.log.sync_dir(epoch)?;
+    // The second location is synced only if this open has made tables there: its disk may fail
+    // while nothing needs it.
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    let is_new = |table: &TableMeta| open_number_of(&table.name) == Some(state.open_number);
+    let mut redirected = tables.filter(|(_, table)| table.location != 0);
+    if redirected.any(|(_, table)| is_new(table)) {
+        storages.tables_at(REDIRECT).sync_dir(epoch)?;
+    }
     let create = |space| {
         Manifest::create(
             storages.manifest.clone(),

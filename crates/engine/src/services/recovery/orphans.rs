@@ -11,34 +11,32 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use siltstone_storage::planted;
-use siltstone_storage::{Epoch, StorageErrorKind};
+use siltstone_storage::{Epoch, Storage, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
 use siltstone_table::properties::Properties;
 
 use crate::catalog::Catalog;
 use crate::catalog::obsolete::delete_old_manifests;
-use crate::formats::directories::Storages;
-use crate::formats::names::open_number_of;
-use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
+use crate::formats::directories::{Missing, Storages};
+use crate::formats::names::{DIRECTORIES, open_number_of};
+use crate::formats::version::{MAX_OPEN_NUMBER, StoreState, TableMeta};
 use crate::types::error::{Error, Result};
 
 /// At most this many opens can have failed since the manifest was written. A table's name with a
 /// number farther ahead was not given by an open.
 const MAX_FAILED_OPENS: u64 = 1 << 32;
 
-/// The number of this open. It is above that of the last open and that of every table in the
-/// folder, so that no name is used twice.
+/// The number of this open. It is above that of the last open and that of every table at any
+/// location, so that no name is used twice.
 pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
     let plausible = old.open_number.saturating_add(MAX_FAILED_OPENS);
-    let found = storages
-        .tables
-        .list()?
-        .iter()
-        .filter_map(|o| open_number_of(&o.name))
-        .filter(|n| *n <= plausible)
-        .max()
-        .unwrap_or(0);
+    let mut found = 0;
+    for (_, tables) in storages.locations() {
+        let numbers = tables.list()?;
+        let numbers = numbers.iter().filter_map(|o| open_number_of(&o.name));
+        found = numbers.filter(|n| *n <= plausible).fold(found, u64::max);
+    }
     let next = old.open_number.max(found).saturating_add(1);
     if next > MAX_OPEN_NUMBER {
         return Err(
@@ -62,25 +60,26 @@ const ELSEWHERE_ADVICE: &str = "none of the store's tables is in its folder: if 
     give the address of the folder on the device once, as in `silt load STORE - --tables URL < \
     /dev/null`; if the tables are lost, make a new store of what is left with `silt repair`";
 
-/// Refuses a state that names tables which do not exist. Either they were lost, or the state is
+/// Refuses a state that names tables which do not exist, at their locations. Either they were lost, or the state is
 /// older than the folder, because the manifest has lost its last edits without a trace. In that
 /// case the tables that replaced them look like orphans, which an open would delete.
 pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> Result<()> {
-    let there: BTreeSet<String> = storages
-        .tables
-        .list()?
-        .into_iter()
-        .map(|o| o.name)
-        .collect();
+    refuse_missing_location(storages, state)?;
+    let mut there = BTreeSet::new();
+    for (location, tables) in storages.locations() {
+        let names = tables.list()?.into_iter().map(|object| object.name);
+        there.extend(names.map(|name| (location, name)));
+    }
+    let is_there = |table: &TableMeta| there.contains(&(table.location, table.name.clone()));
     let mut named = state.keyspaces.values().flat_map(|k| k.version.tables());
-    let lacks_all = !named.any(|(_, table)| there.contains(&table.name));
+    let lacks_all = !named.any(|(_, table)| is_there(table));
     let advice = match lacks_all && storages.folders().len() == 1 {
         true => ELSEWHERE_ADVICE,
         false => MISSING_ADVICE,
     };
     for keyspace in state.keyspaces.values() {
         for (_, table) in keyspace.version.tables() {
-            if !there.contains(&table.name) {
+            if !is_there(table) {
                 return Err(Error::corruption(
                     &table.name,
                     format!(
@@ -90,12 +89,76 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
                     ),
                 )
                 .expected("the table that the manifest names")
-                .found("no file of this name")
+                .found(format!(
+                    "no file of this name in {}",
+                    storages.tables_at(table.location).describe()
+                ))
                 .advice(advice));
             }
         }
     }
     Ok(())
+}
+
+/// The number of tables at other locations than the first one that a state names.
+fn redirected_count(state: &StoreState) -> usize {
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    tables.filter(|(_, table)| table.location != 0).count()
+}
+
+/// Refuses a state that names tables at the second location, if the store has none, or if its
+/// folder cannot be used.
+fn refuse_missing_location(storages: &Storages, state: &StoreState) -> Result<()> {
+    let count = redirected_count(state);
+    if count == 0 || storages.usable_redirect().is_some() {
+        return Ok(());
+    }
+    Err(match &storages.redirect {
+        Some(redirect) => {
+            let why = Missing::why(&**redirect).unwrap_or_default();
+            Error::not_found(format!(
+                "{count} tables of the store {} lie in {}, its second location of tables, and that \
+                 folder cannot be used: {why}",
+                storages.manifest.describe(),
+                redirect.location(),
+            ))
+            .advice(
+                "mount its disk, or bring the folder back; if it was moved, write its new path \
+                 into DIRECTORIES, with `crc32c edited` as the last line; commands that only read \
+                 open the store without it, and `silt repair` makes a new store of what is left",
+            )
+        }
+        None => Error::corruption(
+            DIRECTORIES,
+            format!(
+                "the manifest names {count} tables at a second location, and nothing says which \
+                 folder that is"
+            ),
+        )
+        .expected("a line `redirect PATH`")
+        .found("no such line")
+        .advice(
+            "put DIRECTORIES back from a copy; the folder has a file OWNER that names this store \
+             and says `holds redirected-tables 1`",
+        ),
+    })
+}
+
+/// Refuses to take out the second location of tables while the state names tables there.
+pub(super) fn refuse_taking_out(state: &StoreState) -> Result<()> {
+    let count = redirected_count(state);
+    if count == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "the second location of tables cannot be taken out: {count} tables are there"
+    ))
+    .expected("no table there")
+    .found(format!("{count} tables"))
+    .advice(
+        "open the store without redirect_dir = \"none\" and let it work until compactions have \
+         brought them back (`silt compact`, or Store::wait_until_idle), then try again",
+    ))
 }
 
 /// Refuses a store whose tables have another format version, another version of the layout rules,
@@ -111,7 +174,7 @@ pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> R
     let Some((_, oldest)) = tables.min_by_key(|(_, table)| table.id) else {
         return Ok(());
     };
-    let opened = storages.tables.open(&oldest.name);
+    let opened = storages.tables_at(oldest.location).open(&oldest.name);
     let file = opened.map_err(TableError::from);
     let properties = file.and_then(|file| Properties::read(&*file, &Footer::read(&*file)?));
     match properties {
@@ -171,21 +234,36 @@ pub(super) fn delete_orphans(catalog: &Catalog, state: &StoreState) -> Result<()
         .flat_map(|k| k.version.tables())
         .map(|(_, t)| t.name.as_str())
         .collect();
-    for object in catalog.env().storages().tables.list()? {
+    for (location, tables) in catalog.env().storages().locations() {
+        match delete_orphans_at(catalog, state, &named, (location, &**tables)) {
+            // Nothing needs the room there, and the next open deletes them.
+            Err(error) if location != 0 => {
+                tracing::warn!(%error, "leftovers at a location of tables were not deleted");
+            }
+            deleted => deleted?,
+        }
+    }
+    catalog.wal().obsolete(catalog.wal().first_segment())?;
+    delete_old_manifests(catalog);
+    Ok(())
+}
+
+/// Deletes the orphans of one location. No table of any location has one of the names in `named`.
+fn delete_orphans_at(
+    catalog: &Catalog,
+    state: &StoreState,
+    named: &BTreeSet<&str>,
+    (location, tables): (u32, &dyn Storage),
+) -> Result<()> {
+    for object in tables.list()? {
         let inherited = open_number_of(&object.name)
             .is_some_and(|n| n < state.open_number || planted!(DeleteOutputsOfJobs));
-        if !inherited
-            || named.contains(object.name.as_str())
-            || catalog.tree().tables().is_registered(&object.name)
-        {
+        let is_in_use = named.contains(object.name.as_str())
+            || catalog.tree().tables().is_registered(&object.name);
+        if !inherited || is_in_use && !(location > 0 && planted!(RedirectedAreOrphans)) {
             continue;
         }
-        match catalog
-            .env()
-            .storages()
-            .tables
-            .delete(catalog.env().epoch(), &object.name)
-        {
+        match tables.delete(catalog.env().epoch(), &object.name) {
             Ok(()) => {
                 catalog.env().metrics().deleted_file_count.add(1);
             }
@@ -194,8 +272,6 @@ pub(super) fn delete_orphans(catalog: &Catalog, state: &StoreState) -> Result<()
             Err(e) => return Err(e.into()),
         }
     }
-    catalog.wal().obsolete(catalog.wal().first_segment())?;
-    delete_old_manifests(catalog);
     Ok(())
 }
 

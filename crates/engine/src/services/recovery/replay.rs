@@ -89,7 +89,8 @@ struct Replayed {
 
 /// A replayed source: tables that nothing refers to yet, or its memtable if there was no room.
 enum Sealed {
-    Tables(Vec<OutputTable>),
+    /// The location and the tables there.
+    Tables(u32, Vec<OutputTable>),
     Held(Arc<Memtable>),
 }
 
@@ -187,8 +188,8 @@ impl<'a> Replay<'a> {
                     // These tables have names of this open, so the search for orphans of earlier
                     // opens would not find them.
                     for (_, sealed) in &replayed.runs {
-                        if let Sealed::Tables(tables) = sealed {
-                            self.jobs.discard(tables);
+                        if let Sealed::Tables(location, tables) = sealed {
+                            self.jobs.discard(*location, tables);
                         }
                     }
                     self.dropped.insert(id);
@@ -338,8 +339,10 @@ impl<'a> Replay<'a> {
         };
         replayed.covered.insert(seqs);
         match tables {
-            Some(tables) if tables.is_empty() => {}
-            Some(tables) => replayed.runs.push((seqs, Sealed::Tables(tables))),
+            Some((_, tables)) if tables.is_empty() => {}
+            Some((location, tables)) => {
+                replayed.runs.push((seqs, Sealed::Tables(location, tables)));
+            }
             None => {
                 self.held_bytes += mem.used_bytes();
                 if self.held_bytes > self.budget.bytes() {
@@ -385,9 +388,9 @@ impl<'a> Replay<'a> {
             for (seqs, sealed) in replayed.runs {
                 sources.push(match sealed {
                     Sealed::Held(mem) => ReplayedSource::Memtable { mem, seqs },
-                    Sealed::Tables(tables) => {
+                    Sealed::Tables(location, tables) => {
                         let next_id = &mut self.next_table_id;
-                        ReplayedSource::Run(Run::of_flush(tables, seqs, next_id)?)
+                        ReplayedSource::Run(Run::of_flush(location, tables, seqs, next_id)?)
                     }
                 });
             }

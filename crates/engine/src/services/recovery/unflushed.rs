@@ -94,8 +94,8 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     let Some(data) = &*slot else { return Ok(()) };
     let mut written = Vec::new();
     if let Err(error) = write_unflushed(jobs, data, &mut written) {
-        for (_, tables) in &written {
-            jobs.discard_unless_in_doubt(tables);
+        for (_, location, tables) in &written {
+            jobs.discard_unless_in_doubt(*location, tables);
         }
         return Err(error);
     }
@@ -110,11 +110,11 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
 }
 
 /// Flushes the memtables of the data, and installs everything. `written` gets the tables that are
-/// written, by keyspace.
+/// written, with their keyspace and their location.
 fn write_unflushed(
     jobs: &Jobs,
     data: &UnflushedData,
-    written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
+    written: &mut Vec<(KeyspaceId, u32, Vec<OutputTable>)>,
 ) -> Result<()> {
     let mut edit = Edit {
         log_start: Some(jobs.wal().chain_start()),
@@ -131,14 +131,14 @@ fn write_unflushed(
             match source {
                 ReplayedSource::Run(run) => runs.push(run.clone()),
                 ReplayedSource::Memtable { mem, seqs } => {
-                    let tables = jobs.runner().flush_for_recovery(
+                    let (location, tables) = jobs.runner().flush_for_recovery(
                         *id,
                         &keyspace.load_settings().all,
                         mem,
                         data.published,
                     )?;
-                    written.push((*id, tables.clone()));
-                    runs.push(jobs.run_of_flush(tables, *seqs)?);
+                    written.push((*id, location, tables.clone()));
+                    runs.push(jobs.run_of_flush(location, tables, *seqs)?);
                 }
             }
         }
@@ -162,9 +162,9 @@ fn write_unflushed(
     }
     drop(role);
     // The edit does not name the tables of a keyspace that was dropped while they were written.
-    for (id, tables) in written.iter() {
+    for (id, location, tables) in written.iter() {
         if state.keyspace(*id).is_none() {
-            jobs.runner().discard(tables);
+            jobs.runner().discard(*location, tables);
         }
     }
     Ok(())

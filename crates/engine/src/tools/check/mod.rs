@@ -42,6 +42,8 @@ pub struct CheckStorages<'a> {
     pub manifest: &'a dyn Storage,
     /// The storage of the tables.
     pub tables: &'a dyn Storage,
+    /// The storage of the second location of tables, if the store has one.
+    pub redirect: Option<&'a dyn Storage>,
 }
 
 impl<'a> CheckStorages<'a> {
@@ -51,6 +53,7 @@ impl<'a> CheckStorages<'a> {
             log: storage,
             manifest: storage,
             tables: storage,
+            redirect: None,
         }
     }
 
@@ -60,11 +63,12 @@ impl<'a> CheckStorages<'a> {
             log: &*storages.log,
             manifest: &*storages.manifest,
             tables: &*storages.tables,
+            redirect: storages.redirect.as_deref(),
         }
     }
 
     fn folders(&self) -> Vec<Folder<'a>> {
-        folders(self.log, self.manifest, self.tables)
+        folders(self.log, self.manifest, self.tables, self.redirect)
     }
 }
 
@@ -241,7 +245,7 @@ pub fn check(
     check_options(storages, &state, &mut report);
     let (ingested, skipped) = check_log(storages.log, report.store_id, &state, &mut report)?;
     let log_problem_count = report.problems.len();
-    tables::check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
+    tables::check_tables(storages, &state, &ingested, &mut report, progress)?;
     if let Some(skipped) = skipped {
         let error = match report.keyspaces.iter().all(|k| k.problem_count == 0) {
             true => skipped.to_error(state.closed),
@@ -292,7 +296,10 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
 
 /// Whether the folders have tables, manifests or log segments.
 fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
-    let tables = storages.tables.list()?.iter().any(|o| is_table(&o.name));
+    let mut tables = storages.tables.list()?.iter().any(|o| is_table(&o.name));
+    if let Some(redirect) = storages.redirect {
+        tables |= redirect.list()?.iter().any(|o| is_table(&o.name));
+    }
     let manifests = storages
         .manifest
         .list()?

@@ -13,7 +13,8 @@ use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use super::log::Ingested;
-use super::{CheckProgress, CheckReport, KeyspaceCheck, is_no_damage};
+use super::{CheckProgress, CheckReport, CheckStorages, KeyspaceCheck, is_no_damage};
+use crate::formats::directories::{Missing, REDIRECT};
 use crate::formats::version::meta::in_block;
 use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -79,6 +80,9 @@ impl<'a> TableWalk<'a> {
     }
 }
 
+/// The lengths of the files, by location and name.
+type Lengths = BTreeMap<(u32, String), u64>;
+
 /// The problem of a table that cannot be opened: it is lost with all of its keys.
 pub(crate) fn unreadable_table(meta: &TableMeta, error: Error) -> Error {
     error.in_file(meta.name.clone()).keys(&meta.bounds)
@@ -86,7 +90,7 @@ pub(crate) fn unreadable_table(meta: &TableMeta, error: Error) -> Error {
 
 /// Checks the tables that the manifest names, and those of ingests that are in the log only.
 pub(super) fn check_tables(
-    storage: &dyn Storage,
+    storages: &CheckStorages<'_>,
     state: &StoreState,
     ingested: &Ingested,
     report: &mut CheckReport,
@@ -105,14 +109,25 @@ pub(super) fn check_tables(
         .flat_map(|(id, _)| named(id))
         .map(|t| t.file_bytes)
         .sum();
-    let lengths: BTreeMap<String, u64> = storage
-        .list()?
-        .into_iter()
-        .map(|o| (o.name, o.len))
-        .collect();
+    let mut lengths = Lengths::new();
+    for (location, storage) in (0..).zip([Some(storages.tables), storages.redirect]) {
+        for object in storage.map_or(Ok(Vec::new()), Storage::list)? {
+            lengths.insert((location, object.name), object.len);
+        }
+    }
+    // What is at a location that the store does not have is missing.
+    let nowhere = Missing::storage(
+        "of the second location of tables",
+        "the file DIRECTORIES in the store's folder does not name it",
+    );
     let mut walk = TableWalk::new(report, progress, total_bytes);
     for (id, name) in all() {
         walk.keyspace(name, named(id), |meta, report| {
+            let storage = match (meta.location, storages.redirect) {
+                (0, _) => storages.tables,
+                (REDIRECT, Some(redirect)) => redirect,
+                _ => &*nowhere,
+            };
             let checked = check_table(storage, &lengths, meta, report);
             match checked.map_err(|error| unreadable_table(meta, error)) {
                 Err(error) if is_no_damage(&error) => return Err(error),
@@ -128,12 +143,12 @@ pub(super) fn check_tables(
 /// Checks one table; an error is one more problem of it.
 fn check_table(
     storage: &dyn Storage,
-    lengths: &BTreeMap<String, u64>,
+    lengths: &Lengths,
     meta: &TableMeta,
     report: &mut CheckReport,
 ) -> Result<()> {
     report.table_count += 1;
-    let Some(len) = lengths.get(&meta.name) else {
+    let Some(len) = lengths.get(&(meta.location, meta.name.clone())) else {
         return Err(match storage.open(&meta.name) {
             Err(error) if error.kind == StorageErrorKind::Unreachable => error.into(),
             Err(error) if error.kind != StorageErrorKind::NotFound => {
@@ -145,7 +160,7 @@ fn check_table(
                 "a table is missing that the manifest names, or an ingest in the log",
             )
             .expected(format!("a file of {} bytes", meta.file_bytes))
-            .found("no such file")
+            .found(format!("no such file in {}", storage.describe()))
             .advice(
                 "restore the file from a copy, or make a new store of what can be read with `silt \
                  repair`; if tables lay in a folder of their own or on a device, put DIRECTORIES \

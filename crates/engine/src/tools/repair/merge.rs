@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
-use siltstone_storage::{ReadFile, Storage};
+use siltstone_storage::ReadFile;
 use siltstone_table::TableError;
 use siltstone_table::exec::{EntryStream, StreamEntry, StreamSource};
 use siltstone_table::index::Place;
@@ -23,7 +23,7 @@ use siltstone_table::retain::RangeDelete;
 use siltstone_table::salvage::PieceReader;
 
 use super::report::SuspectRange;
-use super::tables::TableSource;
+use super::tables::{TableFolders, TableSource};
 
 /// An entry of the log: key, trailer, value.
 pub(super) type LogEntry = (Vec<u8>, u64, Vec<u8>);
@@ -39,7 +39,7 @@ pub(super) struct Counts {
 
 /// All sources of a keyspace.
 pub(super) struct Sources {
-    pub(super) storage: Arc<dyn Storage>,
+    pub(super) folders: TableFolders,
     pub(super) tables: Vec<TableSource>,
     /// The newest entry of each key in the log, in the order of keys.
     pub(super) log: Vec<LogEntry>,
@@ -102,7 +102,7 @@ impl Places {
 impl TableCursor {
     fn open(sources: &Sources, source: usize) -> Result<TableCursor, TableError> {
         let table = &sources.tables[source];
-        let file = sources.storage.open(&table.name)?;
+        let file = sources.folders.open(&table.name)?;
         let places = match &table.places {
             Some(places) => Places::These(places.clone()),
             None => {

@@ -54,7 +54,7 @@ use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId};
 use merge::{Counts, MergeSource, Sources};
 use survey::{KnownKeyspace, KnownTable, Survey};
-use tables::{Files, Tables};
+use tables::{Files, TableFolders, Tables};
 use target::Target;
 
 /// The keyspace in which `silt load` keeps the state of interrupted loads. It is not copied: the
@@ -70,6 +70,8 @@ pub struct RepairSource {
     pub manifest: Arc<dyn Storage>,
     /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
+    /// The storage of the second location of tables, if the store has one.
+    pub redirect: Option<Arc<dyn Storage>>,
 }
 
 impl RepairSource {
@@ -79,6 +81,7 @@ impl RepairSource {
             log: storage.clone(),
             manifest: storage.clone(),
             tables: storage,
+            redirect: None,
         }
     }
 
@@ -88,11 +91,25 @@ impl RepairSource {
             log: storages.log,
             manifest: storages.manifest,
             tables: storages.tables,
+            redirect: storages.redirect,
         }
     }
 
     fn folders(&self) -> Vec<Folder<'_>> {
-        folders(&*self.log, &*self.manifest, &*self.tables)
+        let redirect = self.redirect.as_deref();
+        folders(&*self.log, &*self.manifest, &*self.tables, redirect)
+    }
+
+    /// The storages of the tables.
+    fn table_folders(&self) -> TableFolders {
+        let redirect = self.redirect.iter();
+        TableFolders(
+            [&self.tables]
+                .into_iter()
+                .chain(redirect)
+                .cloned()
+                .collect(),
+        )
     }
 
     /// Refuses a folder for the new store that is one of the damaged store's folders, or is inside
@@ -105,6 +122,7 @@ impl RepairSource {
             log: self.log.clone(),
             manifest: self.manifest.clone(),
             tables: self.tables.clone(),
+            redirect: self.redirect.clone(),
         };
         refuse_within(&storages, folder.as_ref(), "the repaired store")
     }
@@ -242,7 +260,7 @@ impl Definitions {
 impl Found {
     fn read(source: &RepairSource, progress: &mut dyn FnMut(RepairProgress)) -> Result<Found> {
         let mut survey = Survey::read(&*source.manifest)?;
-        let mut files = Files::list(&*source.tables)?;
+        let mut files = Files::list(source.table_folders(), &mut survey.damage)?;
         let mut definitions = Definitions::default();
         let mut undecodable = Vec::new();
         let mut damage = std::mem::take(&mut survey.damage);
@@ -521,7 +539,7 @@ impl Found {
         let log = self.entries.remove(&id).unwrap_or_default();
         let of_keyspace = report.suspects.iter().filter(|s| s.keyspace == id);
         Sources {
-            storage: source.tables.clone(),
+            folders: source.table_folders(),
             tables: self.tables.sources.remove(&id).unwrap_or_default(),
             log: log
                 .into_iter()

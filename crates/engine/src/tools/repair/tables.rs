@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use litemap::LiteMap;
-use siltstone_storage::{ReadFile, Storage, StorageErrorKind};
+use siltstone_storage::{ReadFile, Storage, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::footer::{FOOTER_BYTES, Footer};
 use siltstone_table::index::Place;
@@ -26,9 +26,71 @@ use crate::formats::version::{End, KeyRange, SeqSet, TableMeta};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 
+/// The folders of the tables: that of the first location, and that of the second one if there is
+/// one. A file is named by a text: its name, or, if another folder before its own has a file of this
+/// name, its name and the number of its folder.
+#[derive(Clone)]
+pub(super) struct TableFolders(pub(super) Vec<Arc<dyn Storage>>);
+
+/// Between the number of a folder and a name. No name contains it.
+const IN_FOLDER: char = '/';
+
+impl TableFolders {
+    /// The lengths of all table files, by their texts. A folder that cannot be listed is reported,
+    /// unless it is the first one.
+    fn list(&self, damage: &mut Vec<Error>) -> Result<BTreeMap<String, u64>> {
+        let mut lengths = BTreeMap::new();
+        for (i, folder) in self.0.iter().enumerate() {
+            let listed = match folder.list() {
+                Err(error) if i > 0 => {
+                    damage.push(error.into());
+                    continue;
+                }
+                listed => listed?,
+            };
+            for object in listed.into_iter().filter(|o| o.name.ends_with(".tbl")) {
+                let is_taken = lengths.contains_key(&object.name);
+                let text = match is_taken {
+                    true => format!("{i}{IN_FOLDER}{}", object.name),
+                    false => object.name,
+                };
+                lengths.insert(text, object.len);
+            }
+        }
+        Ok(lengths)
+    }
+
+    /// Opens the file with this text.
+    pub(super) fn open(&self, text: &str) -> siltstone_storage::Result<Arc<dyn ReadFile>> {
+        if let Some((folder, name)) = text.split_once(IN_FOLDER)
+            && let Some(folder) = folder.parse().ok().and_then(|i: usize| self.0.get(i))
+        {
+            return folder.open(name);
+        }
+        let mut missing = None;
+        for folder in &self.0 {
+            match folder.open(text) {
+                Err(error) if error.kind == StorageErrorKind::NotFound => {
+                    missing.get_or_insert(error);
+                }
+                opened => return opened,
+            }
+        }
+        Err(missing.unwrap_or_else(|| {
+            StorageError::new(
+                StorageErrorKind::NotFound,
+                "open",
+                text,
+                "there is no folder",
+            )
+        }))
+    }
+}
+
 /// Blocks of a table file that a merge reads.
 #[derive(Clone, Debug)]
 pub(super) struct TableSource {
+    /// The text of its file in [`TableFolders`].
     pub(super) name: String,
     /// The blocks to read; `None` for all blocks of a sound table.
     pub(super) places: Option<Vec<Place>>,
@@ -76,9 +138,9 @@ pub(super) struct Tables {
     used: BTreeSet<String>,
 }
 
-/// The files in the folder of the tables.
-pub(super) struct Files<'a> {
-    storage: &'a dyn Storage,
+/// The files in the folders of the tables.
+pub(super) struct Files {
+    folders: TableFolders,
     lengths: BTreeMap<String, u64>,
     /// Names by length and digest. They are read when the first table is not where it should be.
     by_digest: Option<Vec<((u64, u64), String)>>,
@@ -88,6 +150,7 @@ pub(super) struct Files<'a> {
 
 /// The file that was found for a known table.
 struct TableFile {
+    text: String,
     file: Arc<dyn ReadFile>,
     salvaged: Salvage,
     /// Whether it is certain that the file is the table, and not another one with its name.
@@ -107,16 +170,12 @@ struct TableInfo {
     covered: Option<Covered>,
 }
 
-impl<'a> Files<'a> {
-    pub(super) fn list(storage: &'a dyn Storage) -> Result<Files<'a>> {
-        let lengths: BTreeMap<String, u64> = storage
-            .list()?
-            .into_iter()
-            .filter(|o| o.name.ends_with(".tbl"))
-            .map(|o| (o.name, o.len))
-            .collect();
+impl Files {
+    /// Lists the files. `damage` gets what cannot be listed.
+    pub(super) fn list(folders: TableFolders, damage: &mut Vec<Error>) -> Result<Files> {
+        let lengths = folders.list(damage)?;
         Ok(Files {
-            storage,
+            folders,
             total_bytes: lengths.values().sum(),
             lengths,
             by_digest: None,
@@ -132,7 +191,7 @@ impl<'a> Files<'a> {
         if !self.lengths.contains_key(name) {
             return Ok(None);
         }
-        match self.storage.open(name) {
+        match self.folders.open(name) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind == StorageErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -192,7 +251,7 @@ impl Tables {
     /// Reads the tables that a manifest or the log names.
     pub(super) fn read_known(
         &mut self,
-        files: &mut Files<'_>,
+        files: &mut Files,
         known: &[KnownTable],
         progress: &mut dyn FnMut(RepairProgress),
     ) -> Result<()> {
@@ -221,7 +280,7 @@ impl Tables {
                     if !found.proven {
                         self.report_doubtful(&*found.file, &info);
                     }
-                    self.take(&*found.file, found.salvaged, info);
+                    self.take(&found.text, &*found.file, found.salvaged, info);
                 }
                 None => self.report_missing(table),
             }
@@ -232,7 +291,7 @@ impl Tables {
     /// Finds the file of a known table.
     fn find(
         &mut self,
-        files: &mut Files<'_>,
+        files: &mut Files,
         keyspace: KeyspaceId,
         meta: &TableMeta,
         is_alone: bool,
@@ -274,6 +333,7 @@ impl Tables {
                         && first == meta.points.as_ref().map(|(smallest, _)| &smallest[..])
                         && is_alone;
                 (is_it || agrees).then_some(TableFile {
+                    text: meta.name.clone(),
                     file,
                     salvaged,
                     proven,
@@ -298,9 +358,10 @@ impl Tables {
             if better && !of_another {
                 self.damage.push(
                     Error::corruption(meta.name.clone(), "a table was found under another name")
-                        .found(name),
+                        .found(name.clone()),
                 );
                 return Ok(Some(TableFile {
+                    text: name,
                     file,
                     salvaged,
                     proven: true,
@@ -370,9 +431,9 @@ impl Tables {
     }
 
     /// Takes what a file holds, and reports what it has lost.
-    fn take(&mut self, file: &dyn ReadFile, salvage: Salvage, info: TableInfo) {
+    fn take(&mut self, text: &str, file: &dyn ReadFile, salvage: Salvage, info: TableInfo) {
         let name = file.name().to_string();
-        self.used.insert(name.clone());
+        self.used.insert(text.to_string());
         self.largest_number = self.largest_number.max(info.largest);
         let whole = salvage.is_whole();
         for (_, error) in &salvage.parts {
@@ -441,7 +502,7 @@ impl Tables {
             .entry(info.keyspace)
             .or_default()
             .push(TableSource {
-                name,
+                name: text.to_string(),
                 places,
                 first_key,
                 sequence_override: info.sequence_override,
@@ -452,7 +513,7 @@ impl Tables {
 
     /// The largest sequence number of each table that nothing names and that is sound, with its
     /// keyspace.
-    pub(super) fn numbers_found(&self, files: &Files<'_>) -> Result<Vec<(KeyspaceId, u64)>> {
+    pub(super) fn numbers_found(&self, files: &Files) -> Result<Vec<(KeyspaceId, u64)>> {
         let mut numbers = Vec::new();
         let options = ReaderOptions {
             map: false,
@@ -479,7 +540,7 @@ impl Tables {
     /// tables of a keyspace cover, or `None` if it was dropped.
     pub(super) fn read_found(
         &mut self,
-        files: &mut Files<'_>,
+        files: &mut Files,
         all: bool,
         deleted: &BTreeSet<String>,
         lives: &mut dyn FnMut(KeyspaceId) -> Option<SeqSet>,
@@ -551,7 +612,7 @@ impl Tables {
                 covered: Some(covered),
                 ..found(keyspace, &p, &salvaged, clip)
             };
-            self.take(&*file, salvaged, info);
+            self.take(&name, &*file, salvaged, info);
         }
         Ok(())
     }

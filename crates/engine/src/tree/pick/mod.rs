@@ -71,6 +71,12 @@ pub struct PickInput<'a> {
     pub last_picked: &'a LastPicked,
     /// Free bytes where tables are written, if they are known.
     pub free_bytes: Option<u64>,
+    /// Ids of tables at the second location that could not be read. They stay where they are, as if
+    /// they were reserved.
+    pub unread: &'a [u64],
+    /// No memtable of the store waits for long, so there is time to bring tables back from the
+    /// second location.
+    pub is_calm: bool,
 }
 
 /// The kind of work of a choice.
@@ -291,7 +297,7 @@ struct Picker<'a> {
     reserved: ReservedTables,
 }
 
-/// The tables of all reservations. A pick asks about each table of the keyspace, and most tables
+/// The tables of all reservations, and those that could not be read. A pick asks about each table of the keyspace, and most tables
 /// are free. One bit, which the table's id selects, answers for most of these without a search.
 struct ReservedTables {
     /// The bit `id % 1024` is set for each id.
@@ -301,8 +307,9 @@ struct ReservedTables {
 }
 
 impl ReservedTables {
-    fn of(jobs: &[Reservation]) -> ReservedTables {
-        let mut ids: Vec<u64> = jobs.iter().flat_map(|job| &*job.tables).copied().collect();
+    fn of(jobs: &[Reservation], unread: &[u64]) -> ReservedTables {
+        let of_jobs = jobs.iter().flat_map(|job| &*job.tables);
+        let mut ids: Vec<u64> = of_jobs.chain(unread).copied().collect();
         ids.sort_unstable();
         let mut bits = [0; 16];
         for id in &ids {
@@ -325,7 +332,7 @@ impl<'a> Picker<'a> {
         Picker {
             input,
             targets: targets(input.version, input.options, input.jobs),
-            reserved: ReservedTables::of(input.jobs),
+            reserved: ReservedTables::of(input.jobs, input.unread),
         }
     }
 
@@ -559,6 +566,21 @@ impl<'a> Picker<'a> {
         })
     }
 
+    /// Moves level 0 down because it has tables at the second location, if there is time for it.
+    /// What the job makes is at location 0.
+    fn back(&self, levels: std::ops::Range<u8>) -> Option<Choice> {
+        let runs = self.input.version.runs().iter();
+        let mut tables = runs.flat_map(|run| run.tables.tables());
+        let is_there = |t: &Arc<TableMeta>| t.location != 0 && !self.is_reserved(t);
+        if !self.input.is_calm || !levels.contains(&0) || !tables.any(is_there) {
+            return None;
+        }
+        let mut choice = self.level0_down(1.0, None)?;
+        choice.reason = "level 0 has tables at the second location, which come back".to_string();
+        choice.by_seeks = false;
+        Some(choice)
+    }
+
     /// If these tables are far too many for one job, a range for which they are about enough: that
     /// of the first tables of the largest run. A run that was merged within level 0 can be larger
     /// than a job. Older runs of one flush span all keys, and go down as a whole with the first
@@ -728,6 +750,8 @@ impl<'a> Picker<'a> {
                     (to..=BOTTOM_LEVEL).all(|l| !version.level(l).overlaps(&t.bounds));
                 let tombstones = t.deletes.saturating_add(t.range_deletes);
                 t.flags & TABLE_NEEDS_REWRITE == 0
+                    // Below level 0, all tables are at location 0.
+                    && t.location == 0
                     && grandparents <= options.max_grandparent_count
                     && !(nothing_below && tombstones > 0 && tombstones >= t.entries / 4)
             })
@@ -783,7 +807,7 @@ pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
 }
 
 /// The next piece of work of a keyspace. `None` if no level is due and no table goes down because
-/// of lookups in vain, or if jobs are already working on the levels that are due.
+/// of lookups in vain or comes back from the second location, or if jobs are already working on the levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     pick_of(input, 0..BOTTOM_LEVEL)
 }
@@ -812,10 +836,12 @@ pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Cho
             None => None,
         }
     });
-    match picked {
-        None if nothing_due => picker.down_by_seeks(levels),
+    let picked = match picked {
+        None if nothing_due => picker.down_by_seeks(levels.clone()),
         picked => picked,
-    }
+    };
+    // This has time until nothing else is to be done.
+    picked.or_else(|| picker.back(levels))
 }
 
 /// The next merge within level 0 of at most `most` bytes, if one is due.

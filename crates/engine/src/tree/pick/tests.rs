@@ -212,6 +212,8 @@ impl Drawing {
             overlaps: None,
             last_picked: &NOTHING_PICKED,
             free_bytes: None,
+            unread: &[],
+            is_calm: false,
         }
     }
 }

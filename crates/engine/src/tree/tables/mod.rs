@@ -24,13 +24,14 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
 use siltstone_storage::planted;
-use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
+use siltstone_storage::{Epoch, Mutex, Runtime};
 use siltstone_table::exec::Inputs;
 use siltstone_table::filter::FilterPlace;
 use siltstone_table::reader::{BlockCache as TableBlockCache, TableReader};
 
 use crate::env::descriptors::Descriptors;
 use crate::env::table_files::{TableFile, TableFiles};
+use crate::formats::directories::Storages;
 use crate::formats::version::{Key, KeyRange, TableMeta};
 use crate::tree::cache::{BlockCache, ScanCache};
 use crate::tree::pick::joined_ranges;
@@ -38,7 +39,7 @@ use crate::tree::seeks::SeekCounts;
 use crate::types::error::{ErrorKind, Result};
 use crate::types::event::Events;
 use crate::types::options::Options;
-use deletion::Deletion;
+use deletion::{Deletion, Place};
 use inputs::JobInputs;
 use readers::Readers;
 
@@ -113,6 +114,7 @@ const DELETED_RANGES_MAX: usize = 4096;
 
 struct Registered {
     handle: Weak<TableHandle>,
+    location: u32,
     name: String,
     file_bytes: u64,
 }
@@ -133,18 +135,18 @@ impl TableSet {
     pub(crate) fn new(
         runtime: &Runtime,
         events: Arc<Events>,
-        storage: Arc<dyn Storage>,
+        storages: &Storages,
         descriptors: Arc<Descriptors>,
         options: &Options,
     ) -> TableSet {
         let cache = Arc::new(BlockCache::new(options.block_cache_bytes));
-        let files = TableFiles::new(runtime, storage.clone(), descriptors.clone());
+        let files = TableFiles::new(runtime, storages, descriptors.clone());
         let files = Arc::new(files);
         TableSet {
             runtime: runtime.clone(),
             registry: runtime.mutex(BTreeMap::new()),
             readers: Readers::new(runtime, files, descriptors, options),
-            deletion: Deletion::new(runtime, events, storage),
+            deletion: Deletion::new(runtime, events, storages),
             seeks: SeekCounts::new(options.schedule.seek_compaction),
             scan_caches: [false, true]
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
@@ -205,6 +207,7 @@ impl TableSet {
             meta.id,
             Registered {
                 handle: Arc::downgrade(&handle),
+                location: meta.location,
                 name: meta.name.clone(),
                 file_bytes: meta.file_bytes,
             },
@@ -286,25 +289,26 @@ impl TableSet {
         deleted
     }
 
-    /// Takes the tables that nothing holds out of the set, and returns the names of their files.
-    fn take_unheld(&self) -> Vec<String> {
+    /// Takes the tables that nothing holds out of the set, and returns where their files are.
+    fn take_unheld(&self) -> Vec<Place> {
         let mut names = Vec::new();
         self.registry.lock().retain(|_, r| {
             let held = r.handle.strong_count() > 0 || planted!(KeepForEver);
             if !held {
-                names.push(std::mem::take(&mut r.name));
+                names.push((r.location, std::mem::take(&mut r.name)));
             }
             held
         });
         names
     }
 
-    /// Lets the next sweep delete files for which no handle was ever made.
+    /// Lets the next sweep delete files at location 0 for which no handle was ever made.
     pub(crate) fn delete_later(&self, names: Vec<String>) {
-        self.deletion.add(names);
+        self.deletion
+            .add(names.into_iter().map(|name| (0, name)).collect());
     }
 
-    /// Whether a table of this name has or had a handle, so that [`TableSet::sweep`] deletes it
+    /// Whether a table of this name, at any location, has or had a handle, so that [`TableSet::sweep`] deletes it
     /// when nothing holds it.
     pub(crate) fn is_registered(&self, name: &str) -> bool {
         self.registry.lock().values().any(|r| r.name == name)

@@ -164,7 +164,13 @@ impl Readers {
             } else {
                 error
             }
-            .context(format!("opening table {name}"))
+            .context(match handle.meta.location {
+                0 => format!("opening table {name}"),
+                location => {
+                    let place = self.files.place(location);
+                    format!("opening table {name} at location {location}, {place}")
+                }
+            })
         })?;
         if u128::from(reader.footer().digest) != handle.meta.digest {
             return Err(Error::corruption(
@@ -185,9 +191,10 @@ impl Readers {
         }
     }
 
-    /// Opens the file of a table that is not installed yet.
+    /// Opens the file of a table that is not installed yet. Other executors than the host's own make
+    /// tables at location 0 only.
     pub(super) fn open_early(&self, name: &str) -> siltstone_storage::Result<Arc<TableFile>> {
-        self.files.open(name, self.direct_io == DirectIo::All)
+        self.files.open(0, name, self.direct_io == DirectIo::All)
     }
 
     /// Opens a reader of a table that is not installed yet, and keeps it.
@@ -238,7 +245,8 @@ impl Readers {
         if let Some(file) = slot.upgrade() {
             return Ok(file);
         }
-        let file = self.files.open(&handle.meta.name, direct)?;
+        let meta = &handle.meta;
+        let file = self.files.open(meta.location, &meta.name, direct)?;
         *slot = Arc::downgrade(&file);
         Ok(file)
     }

@@ -117,6 +117,31 @@ pub enum DirectIo {
     All,
 }
 
+/// The folder of a second location of tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RedirectDir {
+    /// A store keeps the second location that it has, or has none.
+    #[default]
+    Unset,
+    /// The store has none. An open for writing takes out the one that it has.
+    None,
+    /// This folder. A relative path starts at the store's folder.
+    Path(PathBuf),
+}
+
+impl RedirectDir {
+    /// The word that takes the second location out. A folder of this name is written `./none`.
+    pub(super) const NONE: &'static str = "none";
+
+    /// The folder, if one is named.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            RedirectDir::Path(path) => Some(path),
+            RedirectDir::Unset | RedirectDir::None => None,
+        }
+    }
+}
+
 /// What happens to writers when flushes and compactions fall behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallPolicy {
@@ -361,6 +386,14 @@ settings_table! {
         table_dir: PathBuf = PathBuf::new(), "folder",
             "A path; default empty.",
             choice("a path"), AtOpen("it is chosen when the store is created");
+        /// The folder of a second location of tables, on a disk of its own. With the stall_policy
+        /// "redirect", flushes that fall behind go there too, and compactions bring the tables
+        /// back. It may be added to a store that exists; a relative path starts at the store's
+        /// folder. If empty, a store keeps the second location that it has. With "none", an open
+        /// for writing takes it out, as soon as no table is there.
+        redirect_dir: RedirectDir = RedirectDir::Unset, "folder",
+            "A path, or `\"none\"`; default empty.",
+            choice("a path, or \"none\""), AtOpen("an open adds it or takes it out");
         /// Log bytes at which the keyspace that needs the oldest segment is flushed; at least two
         /// segments.
         log_bytes_max: u64 = 512 << 20, "bytes",
@@ -570,7 +603,8 @@ impl Options {
                     .advice("raise log_bytes_max or lower log_segment_bytes"),
             );
         }
-        for (name, path) in self.directories() {
+        let redirect = self.redirect_dir.path().map(|dir| ("redirect_dir", dir));
+        for (name, path) in self.directories().into_iter().chain(redirect) {
             if path.to_str().is_none_or(|p| p.contains(['\n', '\r'])) {
                 return Err(Error::invalid_argument(format!(
                     "the value of option {name} is not valid"
@@ -593,7 +627,7 @@ impl Options {
         Ok(())
     }
 
-    /// The settings that are folders, with their names.
+    /// The settings that are folders of parts of a store, with their names.
     pub(crate) fn directories(&self) -> [(&'static str, &Path); 2] {
         [("log_dir", &self.log_dir), ("table_dir", &self.table_dir)]
     }

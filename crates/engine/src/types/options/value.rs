@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    ByLevel, Compression, DirectIo, FlushVerify, LevelTargets, StallPolicy, SyncMode, Verify,
+    ByLevel, Compression, DirectIo, FlushVerify, LevelTargets, RedirectDir, StallPolicy, SyncMode,
+    Verify,
 };
 use crate::types::limits::LEVEL_COUNT;
 
@@ -245,6 +246,35 @@ impl SettingType for PathBuf {
     fn from_value(value: &Value) -> Option<PathBuf> {
         match value {
             Value::Text(text) => Some(text.into()),
+            _ => None,
+        }
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+impl SettingType for RedirectDir {
+    fn to_value(&self) -> Value {
+        match self {
+            RedirectDir::Unset => Value::Text(String::new()),
+            RedirectDir::None => Value::Text(RedirectDir::NONE.into()),
+            // The folder of this name, and not the word.
+            RedirectDir::Path(path) if path.as_os_str() == RedirectDir::NONE => {
+                Value::Text(format!("./{}", RedirectDir::NONE))
+            }
+            RedirectDir::Path(path) => path.to_value(),
+        }
+    }
+
+    fn from_value(value: &Value) -> Option<RedirectDir> {
+        match value {
+            Value::Text(text) => Some(match text.as_str() {
+                "" => RedirectDir::Unset,
+                RedirectDir::NONE => RedirectDir::None,
+                path => RedirectDir::Path(path.into()),
+            }),
             _ => None,
         }
     }

@@ -15,6 +15,7 @@ fn stage() -> (FaultStorage, MemoryStorage, Storages) {
         log: below.clone(),
         manifest: below.clone(),
         tables: below,
+        redirect: None,
     };
     (
         faults,

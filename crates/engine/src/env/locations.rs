@@ -1,0 +1,109 @@
+//! The second location of tables, as an open store knows it: whether it can be used, and how much
+//! room it has.
+//!
+//! A failure there is no failure of the store, because the log keeps all entries until a table is
+//! installed. So its calls have an outage of their own and do not wait, and a failed sync of its
+//! folder does not poison the store.
+//!
+//! Invariant: after a failed sync of the folder, nothing is written there until the next open. The
+//! kernel reports a lost name once, so a later sync could succeed falsely.
+//!
+//! Threading: atomic values.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use siltstone_storage::{Runtime, Storage};
+
+use crate::env::outage::Outage;
+use crate::formats::directories::{Missing, Storages};
+
+/// Free bytes that are not known.
+const UNKNOWN: u64 = u64::MAX;
+
+/// See the module.
+pub(crate) struct Locations {
+    /// The state of the second location's calls, for its own storage.
+    outage: Arc<Outage>,
+    /// The store has a second location.
+    exists: AtomicBool,
+    /// Its folder cannot be used: it is missing, or a sync of it failed.
+    is_lost: AtomicBool,
+    /// Its disk is also that of the log or of the manifest.
+    shares_disk: AtomicBool,
+    free_bytes: AtomicU64,
+}
+
+impl Locations {
+    pub(crate) fn new(runtime: &Runtime) -> Arc<Locations> {
+        Arc::new(Locations {
+            outage: Arc::new(Outage::new(runtime)),
+            exists: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            shares_disk: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(UNKNOWN),
+        })
+    }
+
+    /// Notes what the open has found.
+    pub(crate) fn set_found(&self, storages: &Storages) {
+        let Some(redirect) = &storages.redirect else {
+            return;
+        };
+        let is_shared = |other: &Arc<dyn Storage>| is_on_one_disk(&**redirect, &**other);
+        let shares = is_shared(&storages.log) || is_shared(&storages.manifest);
+        self.shares_disk.store(shares, Ordering::Release);
+        if Missing::why(&**redirect).is_some() {
+            self.set_lost();
+        }
+        self.set_free_bytes(redirect.free_bytes());
+        self.exists.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn outage(&self) -> &Arc<Outage> {
+        &self.outage
+    }
+
+    /// Whether the store has a second location.
+    #[inline]
+    pub(crate) fn exists(&self) -> bool {
+        self.exists.load(Ordering::Acquire)
+    }
+
+    /// From now on, nothing is written to the second location.
+    pub(crate) fn set_lost(&self) {
+        self.is_lost.store(true, Ordering::Release);
+    }
+
+    /// Whether its folder cannot be used until the next open.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Whether its disk is also that of the log or of the manifest.
+    pub(crate) fn shares_disk(&self) -> bool {
+        self.shares_disk.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_free_bytes(&self, free: Option<u64>) {
+        self.free_bytes
+            .store(free.unwrap_or(UNKNOWN), Ordering::Release);
+    }
+
+    /// Its free bytes, if they are known.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let free = self.free_bytes.load(Ordering::Acquire);
+        Some(free).filter(|free| *free != UNKNOWN)
+    }
+}
+
+/// Whether two folders are on one file system, as far as that can be found out.
+fn is_on_one_disk(one: &dyn Storage, other: &dyn Storage) -> bool {
+    let device = |storage: &dyn Storage| -> Option<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let has_path = storage.capabilities().has_path;
+        let path = has_path.then(|| storage.location())?;
+        std::fs::metadata(path).ok().map(|found| found.dev())
+    };
+    device(one).is_some_and(|device_of_one| device(other) == Some(device_of_one))
+}

@@ -1,0 +1,126 @@
+//! The place of a location of tables whose folder cannot be used: it is gone, its disk is not mounted,
+//! or it cannot be read.
+//!
+//! A store that has such a location is opened all the same if nothing needs what is there. The
+//! missing storage stands for the folder, so whatever looks for a table there finds that it is
+//! missing, and says where it should be.
+//!
+//! Invariant: nothing is changed, and every call that needs an object fails as `NotFound`.
+//!
+//! Threading: a plain value.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, StorageError,
+    StorageErrorKind, WriteFile,
+};
+
+/// See the module.
+pub(crate) struct Missing {
+    location: String,
+    /// Why the folder cannot be used.
+    why: String,
+}
+
+/// The lease of a folder that is not there.
+struct NoLease;
+
+impl Lease for NoLease {
+    fn epoch(&self) -> Epoch {
+        Epoch(0)
+    }
+}
+
+impl SharedLease for NoLease {}
+
+impl Missing {
+    /// Stands for the folder `location`, which cannot be used because of `why`.
+    pub(crate) fn storage(location: &str, why: &str) -> Arc<dyn Storage> {
+        Arc::new(Missing {
+            location: location.to_string(),
+            why: why.to_string(),
+        })
+    }
+
+    /// Why the folder cannot be used, if this storage, below all wrappers, stands for one.
+    pub(crate) fn why(storage: &dyn Storage) -> Option<&str> {
+        let missing = storage.base()?.downcast_ref::<Missing>()?;
+        Some(&missing.why)
+    }
+
+    fn error(&self, op: &'static str, name: &str) -> StorageError {
+        let detail = format!("the folder {} cannot be used: {}", self.location, self.why);
+        StorageError::new(StorageErrorKind::NotFound, op, name, detail)
+    }
+}
+
+impl Storage for Missing {
+    fn describe(&self) -> String {
+        self.location.clone()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+    fn lease(&self, _name: &str) -> Result<Box<dyn Lease>> {
+        Ok(Box::new(NoLease))
+    }
+    fn lease_shared(&self, _name: &str) -> Result<Box<dyn SharedLease>> {
+        Ok(Box::new(NoLease))
+    }
+    fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        Err(self.error("create", name))
+    }
+    fn recycle(&self, _epoch: Epoch, old: &str, _new: &str) -> Result<Arc<dyn WriteFile>> {
+        Err(self.error("recycle", old))
+    }
+    fn sync_object(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        Err(self.error("sync", name))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        Err(self.error("open", name))
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        Ok(Vec::new())
+    }
+    fn delete(&self, _epoch: Epoch, name: &str) -> Result<()> {
+        Err(self.error("delete", name))
+    }
+    fn rename(&self, _epoch: Epoch, old: &str, _new: &str) -> Result<()> {
+        Err(self.error("rename", old))
+    }
+    fn publish(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> Result<()> {
+        Err(self.error("publish", name))
+    }
+    fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
+        // There is no name that could be lost.
+        Ok(())
+    }
+    fn replace(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> Result<()> {
+        Err(self.error("replace", name))
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        Some(0)
+    }
+    fn base(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_there_and_every_error_says_why() {
+        let storage = Missing::storage("/second", "its disk is gone");
+        assert_eq!(Missing::why(&*storage), Some("its disk is gone"));
+        assert_eq!(storage.location(), "/second");
+        assert!(storage.list().unwrap().is_empty());
+        let error = storage.open("x.tbl").err().unwrap();
+        assert_eq!(error.kind, StorageErrorKind::NotFound);
+        assert!(error.to_string().contains("its disk is gone"), "{error}");
+        assert!(error.to_string().contains("/second"), "{error}");
+    }
+}

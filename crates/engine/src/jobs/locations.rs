@@ -1,0 +1,458 @@
+//! Where a flush writes its tables: at location 0, or, while memtables fill faster than they are
+//! flushed, at the second location (RFC 13, section 10). Compactions always write to location 0.
+//!
+//! A flush goes where it is expected to end first. That is judged by the bytes of the flushes that
+//! run at each location, and by how fast flushes there have been.
+//!
+//! Failures at the second location are failures of that location, and not of the store: the flush
+//! runs again at location 0. A table there that a compaction could not read is left out by the next
+//! picks, for a time that grows.
+//!
+//! Threading: a plain value under the lock of the schedule. No I/O.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::Instant;
+
+use crate::commit::flush_meter::{FlushMeter, UNMEASURED_BYTES_PER_S};
+use crate::env::Env;
+use crate::env::failures::JobKind;
+use crate::formats::directories::REDIRECT;
+use crate::jobs::Jobs;
+use crate::jobs::pauses::Pauses;
+use crate::jobs::schedule::{Running, Schedule};
+use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
+use crate::tree::view::{KeyspaceCore, MemSource};
+use crate::types::error::{Error, ErrorKind};
+use crate::types::event::Event;
+use crate::types::options::StallPolicy;
+
+/// How long a location counts as full after a flush or a compaction had no room there.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// A flush at the second location has overrun if it takes this many times as long as expected.
+const OVERRUN_FACTOR: u32 = 4;
+
+/// It has not overrun before this time, whatever was expected.
+const OVERRUN_LEAST: Duration = Duration::from_millis(200);
+
+/// The first time for which a table is left out that could not be read; each further failure
+/// doubles it.
+const UNREAD_FIRST: Duration = Duration::from_secs(1);
+
+/// The longest such time.
+const UNREAD_LONGEST: Duration = Duration::from_secs(300);
+
+/// The log segments for which the second location leaves room if its disk has the log as well.
+const SEGMENTS_LEFT: u64 = 4;
+
+/// The memtables for which it leaves room.
+const MEMTABLES_LEFT: u64 = 2;
+
+/// A table that a compaction could not read.
+#[derive(Clone, Copy)]
+struct Unread {
+    failures: u32,
+    until: Instant,
+}
+
+/// The time in which flushes go to the second location.
+struct Redirecting {
+    since: Instant,
+    flushed_bytes: u64,
+}
+
+/// What is remembered of the locations.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// How fast flushes at each location are.
+    meters: [FlushMeter; 2],
+    /// When nothing is flushed to the second location, because flushes there have failed.
+    pauses: Pauses,
+    /// Whether an event has said that the second location is not used.
+    is_reported: bool,
+    /// Until when each location counts as full.
+    full_until: [Option<Instant>; 2],
+    /// By id, tables that a compaction could not read.
+    unread: BTreeMap<u64, Unread>,
+    redirecting: Option<Redirecting>,
+}
+
+/// The load of one location when a flush is placed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Bytes of the memtables that are flushed there now.
+    running_bytes: u64,
+    bytes_per_s: u64,
+}
+
+impl Load {
+    /// When a further flush of these bytes would end, in nanoseconds from now.
+    fn ends_ns(self, bytes: u64) -> u128 {
+        let all = u128::from(self.running_bytes.saturating_add(bytes));
+        all * 1_000_000_000 / u128::from(self.bytes_per_s.max(1))
+    }
+}
+
+/// The location at which a flush of these bytes ends first. Of equal ones it is location 0.
+fn ends_first(home: Load, redirect: Load, bytes: u64) -> u32 {
+    match redirect.ends_ns(bytes) < home.ends_ns(bytes) {
+        true => REDIRECT,
+        false => 0,
+    }
+}
+
+impl Places {
+    /// The rate of flushes at a location, if it is measured.
+    pub(crate) fn bytes_per_s(&self, location: u32) -> Option<u64> {
+        self.meters.get(location as usize)?.bytes_per_s()
+    }
+
+    /// The tables that picks leave out now.
+    pub(super) fn unread(&self, now: Instant) -> Vec<u64> {
+        let unread = self.unread.iter().filter(|(_, unread)| now < unread.until);
+        unread.map(|(id, _)| *id).collect()
+    }
+
+    /// A compaction could not read this table.
+    fn note_unread(&mut self, id: u64, now: Instant) {
+        let unread = self.unread.entry(id).or_insert(Unread {
+            failures: 0,
+            until: now,
+        });
+        let pause = UNREAD_FIRST.saturating_mul(1 << unread.failures.min(16));
+        unread.failures = unread.failures.saturating_add(1);
+        unread.until = now + pause.min(UNREAD_LONGEST);
+    }
+
+    /// These tables were compacted.
+    pub(super) fn forget_unread(&mut self, ids: impl Iterator<Item = u64>) {
+        if !self.unread.is_empty() {
+            ids.for_each(|id| {
+                self.unread.remove(&id);
+            });
+        }
+    }
+
+    fn is_full(&self, location: u32, now: Instant) -> bool {
+        self.full_until[location as usize].is_some_and(|until| now < until)
+    }
+
+    fn set_full(&mut self, location: u32, now: Instant) {
+        self.full_until[location as usize] = Some(now + FULL_FOR);
+    }
+
+    /// Whether flushes are not sent to the second location for a while, because they have failed.
+    pub(crate) fn is_suspended(&self, now: Instant) -> bool {
+        self.pauses.is_paused(now)
+    }
+
+    /// A flush at this location was installed.
+    pub(super) fn flushed(&mut self, location: u32, begun: Instant, now: Instant, bytes: u64) {
+        self.full_until[location as usize] = None;
+        self.meters[location as usize].ended(begun, now, bytes);
+        if location == REDIRECT {
+            self.pauses.ended(true, now);
+            if let Some(redirecting) = &mut self.redirecting {
+                redirecting.flushed_bytes = redirecting.flushed_bytes.saturating_add(bytes);
+            }
+        }
+    }
+}
+
+/// Whether the second location has room for more flushes of memtables of this size.
+fn has_room(env: &Env, memtable_bytes: u64) -> bool {
+    let locations = env.locations();
+    let mut needed = MEMTABLES_LEFT.saturating_mul(memtable_bytes);
+    if locations.shares_disk() {
+        let log = SEGMENTS_LEFT.saturating_mul(env.options().log_segment_bytes);
+        needed = needed.saturating_add(log);
+    }
+    locations.free_bytes().is_none_or(|free| free >= needed)
+}
+
+/// Whether flushes may go to the second location at all.
+fn is_usable(env: &Env, places: &Places, memtable_bytes: u64, now: Instant) -> bool {
+    let locations = env.locations();
+    locations.exists()
+        && env.live().stall_policy == StallPolicy::Redirect
+        && !locations.is_lost()
+        && !places.is_suspended(now)
+        && !places.is_full(REDIRECT, now)
+        && has_room(env, memtable_bytes)
+}
+
+/// The path of the second location, for events.
+fn place(env: &Env) -> String {
+    let redirect = env.storages().redirect.as_ref();
+    redirect.map_or_else(String::new, |storage| storage.location())
+}
+
+impl Schedule {
+    /// Chooses the location of a flush that begins on the host now.
+    pub(super) fn place_flush(
+        &mut self,
+        jobs: &Jobs,
+        keyspace: &KeyspaceCore,
+        source: &MemSource,
+        placed: &mut Placed,
+    ) {
+        let env = jobs.env();
+        if !env.locations().exists() || placed.side != jobs.runner().sides.host() {
+            return;
+        }
+        let (now, bytes) = (env.now(), source.mem.used_bytes());
+        let memtable_bytes = keyspace.limits().memtable_bytes;
+        let stays_home = source.stays_home.load(Ordering::Acquire);
+        let is_usable =
+            || self.forced_location.is_some() || is_usable(env, &self.places, memtable_bytes, now);
+        if stays_home || !is_usable() {
+            return;
+        }
+        let is_flush_at = |location| {
+            move |r: &&Running| {
+                let placed = r.placed.as_ref();
+                r.kind == JobKind::Flush && placed.is_some_and(|p| p.location == location)
+            }
+        };
+        let home_rate = self.places.bytes_per_s(0).unwrap_or(UNMEASURED_BYTES_PER_S);
+        let rate = self.places.bytes_per_s(REDIRECT).unwrap_or(home_rate);
+        let load = |location, bytes_per_s| Load {
+            running_bytes: self
+                .running()
+                .iter()
+                .filter(is_flush_at(location))
+                .fold(0, |sum, r| sum + r.bytes),
+            bytes_per_s,
+        };
+        let (home, redirect) = (load(0, home_rate), load(REDIRECT, rate));
+        let has_overrun = |r: &Running| {
+            let placed = r.placed.as_ref();
+            placed.is_some_and(|p| {
+                let usual = Duration::from_nanos(p.expected_ns).saturating_mul(OVERRUN_FACTOR);
+                now.since(p.begun) > usual.max(OVERRUN_LEAST)
+            })
+        };
+        let mut at_redirect = self.running().iter().filter(is_flush_at(REDIRECT));
+        let map = jobs.catalog().keyspaces();
+        let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
+        let location = match self.forced_location {
+            Some(location) => location,
+            None if at_redirect.any(has_overrun) => 0,
+            None if self.places.is_full(0, now) => REDIRECT,
+            None if is_behind() => ends_first(home, redirect, bytes),
+            None => 0,
+        };
+        if location == 0 {
+            return;
+        }
+        placed.location = location;
+        placed.expected_ns = u64::try_from(redirect.ends_ns(bytes)).unwrap_or(u64::MAX);
+        if self.places.redirecting.is_none() {
+            self.places.redirecting = Some(Redirecting {
+                since: now,
+                flushed_bytes: 0,
+            });
+            env.events()
+                .emit(|| Event::RedirectBegan { place: place(env) });
+        }
+    }
+}
+
+/// Whose failure it is that work failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The store's.
+    Store,
+    /// There was no room at location 0, and flushes have room at the second one. Writes are not
+    /// refused.
+    Room,
+    /// That of the second location, or of a full location 0: a flush runs again at the other one at
+    /// once, and this is no failure of flushes.
+    Location,
+    /// That of tables at the second location that cannot be read. Picks leave them out.
+    Tables,
+}
+
+impl Jobs {
+    /// Finds out whose failure it is that work failed, and remembers it.
+    pub(crate) fn blame(&self, work: &Work, error: &Error) -> Blame {
+        let env = self.env();
+        let is_unwanted = matches!(
+            error.kind(),
+            ErrorKind::Closed | ErrorKind::KeyspaceDropped | ErrorKind::Poisoned
+        );
+        // A job that was done could not be installed: the manifest or the log has failed.
+        let is_done = work.stage.get() == Stage::Finishing;
+        if !env.locations().exists() || is_unwanted || is_done {
+            return Blame::Store;
+        }
+        let now = env.now();
+        let memtable_bytes = work.keyspace.limits().memtable_bytes;
+        let mut schedule = self.schedule.lock();
+        let is_no_space = error.kind() == ErrorKind::NoSpace;
+        match &work.what {
+            What::Flush(_) if work.placed.location == REDIRECT && is_no_space => {
+                schedule.places.set_full(REDIRECT, now);
+                Blame::Location
+            }
+            What::Flush(source) if work.placed.location == REDIRECT => {
+                source.stays_home.store(true, Ordering::Release);
+                let places = &mut schedule.places;
+                places.pauses.ended(false, now);
+                let is_lost = env.locations().is_lost();
+                if (is_lost || places.is_suspended(now)) && !places.is_reported {
+                    places.is_reported = true;
+                    let left = places.pauses.left(now);
+                    let for_us = (!is_lost).then_some(left.as_micros() as u64);
+                    env.metrics().location_suspended_count.add(1);
+                    env.events().emit(|| Event::LocationSuspended {
+                        place: place(env),
+                        error: error.clone(),
+                        for_us,
+                    });
+                }
+                Blame::Location
+            }
+            What::Flush(source) if is_no_space => {
+                let stays = source.stays_home.load(Ordering::Acquire);
+                if stays || !is_usable(env, &schedule.places, memtable_bytes, now) {
+                    return Blame::Store;
+                }
+                schedule.places.set_full(0, now);
+                Blame::Location
+            }
+            What::Compaction(_) if is_no_space => {
+                if !is_usable(env, &schedule.places, memtable_bytes, now) {
+                    return Blame::Store;
+                }
+                Blame::Room
+            }
+            What::Compaction(compaction) => {
+                let unread = unread_inputs(compaction, error);
+                for id in &unread {
+                    schedule.places.note_unread(*id, now);
+                }
+                match unread.is_empty() || compaction.reason == Reason::Manual {
+                    true => Blame::Store,
+                    false => Blame::Tables,
+                }
+            }
+            What::Flush(_) => Blame::Store,
+        }
+    }
+
+    /// A flush was installed at the location where it was placed.
+    pub(super) fn note_flushed(&self, work: &Work, begun: Instant, bytes: u64) {
+        let env = self.env();
+        if !env.locations().exists() {
+            return;
+        }
+        let location = work.placed.location;
+        let mut schedule = self.schedule.lock();
+        schedule.places.flushed(location, begun, env.now(), bytes);
+        if location == REDIRECT {
+            env.metrics().redirected_flush_count.add(1);
+            env.metrics().redirected_flush_bytes.add(bytes);
+            if std::mem::take(&mut schedule.places.is_reported) {
+                env.events()
+                    .emit(|| Event::LocationUsedAgain { place: place(env) });
+            }
+        }
+    }
+
+    /// Notes that no flush goes to the second location any more, if that is so.
+    pub(crate) fn end_redirect(&self) {
+        let env = self.env();
+        if !env.locations().exists() {
+            return;
+        }
+        let map = self.catalog().keyspaces();
+        let now = env.now();
+        let mut schedule = self.schedule.lock();
+        let at_redirect = |r: &Running| r.placed.as_ref().is_some_and(|p| p.location == REDIRECT);
+        if schedule.places.redirecting.is_none()
+            || schedule.running().iter().any(at_redirect)
+            || schedule.places.is_full(0, now)
+            || map.by_id.values().any(|k| k.watch.is_behind())
+        {
+            return;
+        }
+        if let Some(ended) = schedule.places.redirecting.take() {
+            env.events().emit(|| Event::RedirectEnded {
+                place: place(env),
+                lasted_us: now.since(ended.since).as_micros() as u64,
+                flushed_bytes: ended.flushed_bytes,
+            });
+        }
+    }
+}
+
+/// The tables at the second location that a compaction with this error could not read.
+fn unread_inputs(compaction: &Compaction, error: &Error) -> Vec<u64> {
+    let named = |name: &str| {
+        error.file() == Some(name)
+            || error
+                .storage()
+                .is_some_and(|error| error.name.rsplit('/').next() == Some(name))
+    };
+    let inputs = compaction.choice.tables();
+    let inputs = inputs.filter(|table| table.location != 0 && named(&table.name));
+    inputs.map(|table| table.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_flush_goes_where_it_ends_first() {
+        let load = |running_bytes, bytes_per_s| Load {
+            running_bytes,
+            bytes_per_s,
+        };
+        assert_eq!(ends_first(load(0, 100), load(0, 100), 10), 0);
+        assert_eq!(ends_first(load(10, 100), load(0, 100), 10), REDIRECT);
+        // A slow disk gets a flush only if several wait for the fast one.
+        assert_eq!(ends_first(load(10, 100), load(0, 25), 10), 0);
+        assert_eq!(ends_first(load(40, 100), load(0, 25), 10), REDIRECT);
+        assert_eq!(
+            ends_first(load(u64::MAX, 0), load(u64::MAX, 0), u64::MAX),
+            0
+        );
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_left_out_for_longer_each_time() {
+        let mut places = Places::default();
+        assert!(places.unread(at_ms(0)).is_empty());
+        for (at, until) in [(0, 1000), (1000, 3000), (3000, 7000)] {
+            places.note_unread(7, at_ms(at));
+            assert_eq!(places.unread(at_ms(until - 1)), [7]);
+            assert!(places.unread(at_ms(until)).is_empty());
+        }
+        for _ in 0..40 {
+            places.note_unread(7, at_ms(7000));
+        }
+        assert!(places.unread(at_ms(307_000)).is_empty());
+        places.forget_unread([7].into_iter());
+        assert!(places.unread(at_ms(7000)).is_empty());
+    }
+
+    #[test]
+    fn a_full_location_is_tried_again() {
+        let mut places = Places::default();
+        places.set_full(0, at_ms(10));
+        assert!(places.is_full(0, at_ms(1009)) && !places.is_full(0, at_ms(1010)));
+        assert!(!places.is_full(REDIRECT, at_ms(10)));
+        places.set_full(0, at_ms(2000));
+        places.flushed(0, at_ms(2000), at_ms(2001), 5);
+        assert!(!places.is_full(0, at_ms(2002)));
+    }
+}
