@@ -241,6 +241,7 @@ fn components(
                 "a store on a device has its tables there, and not on another device",
             ));
         }
+        refuse_redirect(place, options)?;
         let device = connect_to(place, create, placement)?;
         let mut components = Components::on(device.storage(), runtime);
         let name = executor_name(&device.link_address(), device_count);
@@ -346,17 +347,7 @@ fn refuse_directories(place: &str, options: &Options) -> Result<()> {
             "they do not lie in a local one",
         ),
     ];
-    if let RedirectDir::Path(dir) = &options.redirect_dir {
-        return Err(Error::invalid_argument(format!(
-            "option redirect_dir names a folder for the store {place}, whose tables are on a \
-             device: such a store has no second location of tables"
-        ))
-        .expected("no redirect_dir")
-        .found(dir.display())
-        .advice(
-            "leave redirect_dir out, or remove its line from OPTIONS.toml in the store's folder",
-        ));
-    }
+    refuse_redirect(place, options)?;
     for (name, dir, why) in wishes {
         let is_own = name == "log_dir" && real(&root.join(dir)) == real(root);
         if is_own || dir.as_os_str().is_empty() {
@@ -373,6 +364,20 @@ fn refuse_directories(place: &str, options: &Options) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a second location of tables for a store whose tables are on a device.
+fn refuse_redirect(place: &str, options: &Options) -> Result<()> {
+    let RedirectDir::Path(dir) = &options.redirect_dir else {
+        return Ok(());
+    };
+    Err(Error::invalid_argument(format!(
+        "option redirect_dir names a folder for the store {place}, whose tables are on a device: \
+         such a store has no second location of tables"
+    ))
+    .expected("no redirect_dir")
+    .found(dir.display())
+    .advice("leave redirect_dir out, or remove its line from OPTIONS.toml in the store's folder"))
 }
 
 /// The normal form of a folder's address. The store records it in this form.

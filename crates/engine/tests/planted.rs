@@ -225,6 +225,12 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::UnreachableAppendCounts,
         "a_group_that_did_not_reach_the_log_is_nowhere",
     ),
+    (Bug::RedirectedAreOrphans, "redirected_tables_survive"),
+    (Bug::RedirectedRunIsMisplaced, "redirected_tables_survive"),
+    (
+        Bug::RedirectedFolderIsNotSynced,
+        "redirected_tables_survive",
+    ),
 ];
 
 /// Whether these are the sources with all patches of `xtask/planted`: then the root has this file.

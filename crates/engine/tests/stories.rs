@@ -138,4 +138,5 @@ stories! {
     merges_do_not_keep_flushes_waiting
     compactions_leave_the_cores_to_writers_and_flushes
     writers_follow_the_progress_of_a_flush
+    redirected_tables_survive
 }

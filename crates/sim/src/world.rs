@@ -59,6 +59,8 @@ pub struct World {
     pub medium: MemoryStorage,
     /// The storage that the store uses: ingested tables are written here.
     pub storage: Arc<dyn Storage>,
+    /// The storage of the second location of tables, if there is one.
+    pub redirect: Option<Arc<dyn Storage>>,
     /// A folder of tables that belong to no store.
     pub outside: Arc<dyn Storage>,
     /// The history of all writes.
@@ -154,6 +156,7 @@ impl World {
             store: self.store.clone(),
             medium: self.medium.clone(),
             storage: self.storage.clone(),
+            redirect: self.redirect.clone(),
             outside: self.outside.clone(),
             history: self.history.clone(),
             plan: self.plan.clone(),

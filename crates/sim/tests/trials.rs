@@ -133,6 +133,9 @@ const REACHED: &[&str] = &[
     "verify.tables",
 ];
 
+/// What stores with a second location of tables must reach.
+const SECOND_LOCATION: &[&str] = &["store.redirected_flush_count", "store.returned_table_bytes"];
+
 /// The kinds of points at which tasks can be switched; locks are among them.
 const POINTS: &[&str] = &[
     "point.storage_call",
@@ -146,7 +149,7 @@ const POINTS: &[&str] = &[
 
 #[test]
 fn option_sets() {
-    let wanted = [REACHED, ELSEWHERE].concat();
+    let wanted = [REACHED, ELSEWHERE, SECOND_LOCATION].concat();
     seeds("option_sets", 1, 600, &wanted, options_trial);
 }
 

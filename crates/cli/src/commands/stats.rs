@@ -46,7 +46,10 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
                 "queues",
                 "waiting_jobs",
                 "sides",
+                "locations",
             ];
+            // A store without a second location has no list of them.
+            let shown = shown.into_iter().filter(|name| !all[*name].is_null());
             let shown = shown.map(|name| (name.to_string(), all[name].clone()));
             return outln!(out, "{}", serde_json::Value::from_iter(shown));
         }
@@ -55,6 +58,7 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
             outln!(out)?;
             levels(out, &sample.stats, keyspace)?;
         }
+        locations(out, &sample.stats)?;
         if args.figures.watch.is_some() {
             // What is going on between the levels.
             outln!(out)?;
@@ -227,6 +231,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
     if shape_only {
         return Ok(());
     }
+    locations(out, stats)?;
     outln!(out)?;
     outln!(
         out,
@@ -365,6 +370,43 @@ pub fn levels(out: &mut Out, stats: &Stats, keyspace: &KeyspaceStats) -> Result<
     }
     row(out, "all", cells(&total, None))?;
     pressure(out, keyspace, stats.open_us)
+}
+
+/// Prints the locations of tables, if the store has a second one.
+fn locations(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    if stats.locations.is_empty() {
+        return Ok(());
+    }
+    outln!(out)?;
+    outln!(out, "locations of tables")?;
+    for location in &stats.locations {
+        let state = match (location.is_lost, location.is_suspended) {
+            (true, _) => ", not used until the store is opened again",
+            (false, true) => ", suspended because flushes there failed",
+            (false, false) => "",
+        };
+        let free = location.free_bytes;
+        let free = free.map_or(String::new(), |free| format!(", {} free", bytes(free)));
+        let rate = location.flush_bytes_per_s;
+        let rate = rate.map_or(String::new(), |rate| format!(", {} a second", bytes(rate)));
+        outln!(
+            out,
+            "  {}  {}: {} in {}{free}{rate}{state}",
+            location.location,
+            location.path,
+            plural(location.table_count, "table"),
+            bytes(location.table_bytes)
+        )?;
+        if location.location > 0 {
+            outln!(
+                out,
+                "     {} flushed there, {} brought back",
+                bytes(location.flushed_bytes),
+                bytes(location.returned_bytes)
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// How long something has lasted that began at `since_us` and goes on at `now_us`.

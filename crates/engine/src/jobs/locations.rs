@@ -174,14 +174,24 @@ fn has_room(env: &Env, memtable_bytes: u64) -> bool {
 }
 
 /// Whether flushes may go to the second location at all.
-fn is_usable(env: &Env, places: &Places, memtable_bytes: u64, now: Instant) -> bool {
-    let locations = env.locations();
+fn is_usable(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) -> bool {
+    let (locations, places) = (env.locations(), &schedule.places);
     locations.exists()
+        && !schedule.running().iter().any(|r| has_overrun(r, now))
         && env.live().stall_policy == StallPolicy::Redirect
         && !locations.is_lost()
         && !places.is_suspended(now)
         && !places.is_full(REDIRECT, now)
         && has_room(env, memtable_bytes)
+}
+
+/// Whether work is a flush to the second location that takes much longer than was expected.
+fn has_overrun(running: &Running, now: Instant) -> bool {
+    let placed = running.placed.as_ref();
+    placed.is_some_and(|placed| {
+        let usual = Duration::from_nanos(placed.expected_ns).saturating_mul(OVERRUN_FACTOR);
+        placed.location == REDIRECT && now.since(placed.begun) > usual.max(OVERRUN_LEAST)
+    })
 }
 
 /// The path of the second location, for events.
@@ -207,7 +217,7 @@ impl Schedule {
         let memtable_bytes = keyspace.limits().memtable_bytes;
         let stays_home = source.stays_home.load(Ordering::Acquire);
         let is_usable =
-            || self.forced_location.is_some() || is_usable(env, &self.places, memtable_bytes, now);
+            || self.forced_location.is_some() || is_usable(env, self, memtable_bytes, now);
         if stays_home || !is_usable() {
             return;
         }
@@ -228,19 +238,10 @@ impl Schedule {
             bytes_per_s,
         };
         let (home, redirect) = (load(0, home_rate), load(REDIRECT, rate));
-        let has_overrun = |r: &Running| {
-            let placed = r.placed.as_ref();
-            placed.is_some_and(|p| {
-                let usual = Duration::from_nanos(p.expected_ns).saturating_mul(OVERRUN_FACTOR);
-                now.since(p.begun) > usual.max(OVERRUN_LEAST)
-            })
-        };
-        let mut at_redirect = self.running().iter().filter(is_flush_at(REDIRECT));
         let map = jobs.catalog().keyspaces();
         let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
         let location = match self.forced_location {
             Some(location) => location,
-            None if at_redirect.any(has_overrun) => 0,
             None if self.places.is_full(0, now) => REDIRECT,
             None if is_behind() => ends_first(home, redirect, bytes),
             None => 0,
@@ -318,14 +319,14 @@ impl Jobs {
             }
             What::Flush(source) if is_no_space => {
                 let stays = source.stays_home.load(Ordering::Acquire);
-                if stays || !is_usable(env, &schedule.places, memtable_bytes, now) {
+                if stays || !is_usable(env, &schedule, memtable_bytes, now) {
                     return Blame::Store;
                 }
                 schedule.places.set_full(0, now);
                 Blame::Location
             }
             What::Compaction(_) if is_no_space => {
-                if !is_usable(env, &schedule.places, memtable_bytes, now) {
+                if !is_usable(env, &schedule, memtable_bytes, now) {
                     return Blame::Store;
                 }
                 Blame::Room

@@ -21,6 +21,7 @@ pub mod folders;
 pub mod group_commit;
 pub mod history;
 pub mod ingests;
+pub mod locations;
 pub mod log_stories;
 pub mod rate;
 pub mod resumption;
@@ -63,6 +64,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(rate::ALL)
         .chain(resumption::ALL)
         .chain(unreachable::ALL)
+        .chain(locations::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

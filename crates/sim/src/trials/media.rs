@@ -1,5 +1,5 @@
-//! The media of a store's parts: one medium, or separate media for log and tables, which lose power
-//! at the same moment.
+//! The media of a store's parts: one medium, or separate media for log and tables, and perhaps one
+//! for a second location of tables, which lose power at the same moment.
 //!
 //! Changes of the other media are marked in the journal of the store's own medium
 //! ([`MarkingStorage`]), so one journal orders all of them.
@@ -19,12 +19,15 @@ use crate::rng::Rng;
 
 /// The indexes of the media of the log and of the tables; 0 is the store's own medium.
 const LAYOUTS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
-const LETTERS: [char; 3] = ['m', 'l', 'x'];
+const LETTERS: [char; 4] = ['m', 'l', 'x', 'r'];
+const NAMES: [&str; 4] = ["/store", "/second", "/third", "/fourth"];
 
 /// See the module.
 pub(crate) struct Media {
     all: Vec<MemoryStorage>,
     layout: (usize, usize),
+    /// The index of the medium of the second location of tables.
+    redirect: Option<usize>,
 }
 
 /// The way in which a life ends.
@@ -68,6 +71,7 @@ impl Media {
         Media {
             all: vec![medium],
             layout: LAYOUTS[0],
+            redirect: None,
         }
     }
 
@@ -77,15 +81,27 @@ impl Media {
     }
 
     fn of(runtime: &Runtime, layout: (usize, usize)) -> Media {
-        let names = ["/store", "/second", "/third"].iter();
         let count = 1 + layout.0.max(layout.1);
         Media {
-            all: names
-                .take(count)
+            all: NAMES[..count]
+                .iter()
                 .map(|name| MemoryStorage::named(runtime, name))
                 .collect(),
             layout,
+            redirect: None,
         }
+    }
+
+    /// Adds a medium for a second location of tables.
+    pub(crate) fn add_redirect(&mut self, runtime: &Runtime) {
+        let at = self.all.len();
+        self.all.push(MemoryStorage::named(runtime, NAMES[at]));
+        self.redirect = Some(at);
+    }
+
+    /// Whether there is a second location of tables.
+    pub(crate) fn has_redirect(&self) -> bool {
+        self.redirect.is_some()
     }
 
     /// The store's own medium, which has the manifest and the marks.
@@ -105,7 +121,11 @@ impl Media {
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("log on {}, tables on {}", self.layout.0, self.layout.1)
+        let (log, tables) = self.layout;
+        match self.redirect {
+            None => format!("log on {log}, tables on {tables}"),
+            Some(redirect) => format!("log on {log}, tables on {tables} and {redirect}"),
+        }
     }
 
     pub(crate) fn storages(&self) -> Storages {
@@ -127,7 +147,7 @@ impl Media {
             log: all[self.layout.0].clone(),
             manifest: all[0].clone(),
             tables: all[self.layout.1].clone(),
-            redirect: None,
+            redirect: self.redirect.map(|at| all[at].clone()),
         }
     }
 
@@ -145,6 +165,7 @@ impl Media {
         Media {
             all: left.collect(),
             layout: self.layout,
+            redirect: self.redirect,
         }
     }
 
@@ -210,6 +231,7 @@ impl Media {
             media: Media {
                 all,
                 layout: self.layout,
+                redirect: self.redirect,
             },
             promised,
             report,

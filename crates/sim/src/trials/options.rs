@@ -1,7 +1,7 @@
 //! Random operations under random option sets, in several lives, which end by a close, a kill or a
 //! power loss.
 //!
-//! A seed draws options, the media of log and tables, executors that fail and lie, the size at
+//! A seed draws options, the media of log, tables and a second location of tables, executors that fail and lie, the size at
 //! which the manifest is rewritten, clients, and operations.
 
 use std::sync::Arc;
@@ -53,6 +53,10 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             run.coverage.add("keys.up_to_the_longest");
         }
         let mut media = Media::draw(&runtime, &mut more);
+        let mut second = rng.clone().fork(5);
+        if second.chance(40) {
+            media.add_redirect(&runtime);
+        }
         run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
         // After a kill, a power loss may still take unsynced writes, until the store is open again.
@@ -88,6 +92,11 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             world.settings_after_open().map_err(with_context)?;
             media.main().mark(format!("s{end}"));
             let hooks = world.store.test_hooks();
+            if media.has_redirect() {
+                // Without pressure, a flush goes there only if it is told so.
+                let place = *second.pick(&[None, Some(0), Some(1), Some(1)]);
+                hooks.force_location(place);
+            }
             if more.chance(50) {
                 hooks.roll_manifest_from(1 << more.below(14));
             }

@@ -149,6 +149,7 @@ impl Run {
             log,
         };
         let storage = seen.tables.clone();
+        let redirect = seen.redirect.clone();
         {
             let mut history = lock(&self.history);
             let names = history.model.all_keyspaces();
@@ -176,6 +177,7 @@ impl Run {
             store,
             medium: medium.clone(),
             storage,
+            redirect,
             history: self.history.clone(),
             plan: self.plan.clone(),
             other_executors,

@@ -113,7 +113,10 @@ impl World {
             let names = objects.into_iter().map(|object| object.name);
             Ok::<BTreeSet<String>, String>(names.filter(|name| is_meant(name)).collect())
         };
-        let tables = list(&*self.storage, |name| name.ends_with(".tbl"))?;
+        let mut tables = list(&*self.storage, |name| name.ends_with(".tbl"))?;
+        if let Some(redirect) = &self.redirect {
+            tables.append(&mut list(&**redirect, |name| name.ends_with(".tbl"))?);
+        }
         if let Some(missing) = named.difference(&tables).next() {
             return Ok(Some(format!("table {missing} is missing")));
         }
