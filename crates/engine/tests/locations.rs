@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::folders::{Folders, LAYOUTS, Layout};
@@ -95,8 +95,10 @@ fn table_names(folders: &Folders) -> [Vec<String>; 3] {
         .map(|names| names.into_iter().filter(|n| n.ends_with(".tbl")).collect())
 }
 
+/// No storage call is made while its lock is held.
 #[derive(Default)]
-struct Heard(Mutex<Vec<Event>>);
+#[allow(clippy::disallowed_types)]
+struct Heard(std::sync::Mutex<Vec<Event>>);
 
 impl EventListener for Heard {
     fn on_event(&self, event: &Event) {

@@ -8,20 +8,19 @@
 //! runs again at location 0. A table there that a compaction could not read is left out by the next
 //! picks, for a time that grows.
 //!
-//! Threading: a plain value under the lock of the schedule. No I/O.
+//! Threading: the lock of the schedule, under which no I/O happens.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
 
-use crate::commit::flush_meter::{FlushMeter, UNMEASURED_BYTES_PER_S};
+use crate::commit::flush_meter::UNMEASURED_BYTES_PER_S;
 use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::formats::directories::REDIRECT;
 use crate::jobs::Jobs;
-use crate::jobs::pauses::Pauses;
+use crate::jobs::places::{Blame, Load, Redirecting, ends_first};
 use crate::jobs::schedule::{Running, Schedule};
 use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
@@ -29,138 +28,17 @@ use crate::types::error::{Error, ErrorKind};
 use crate::types::event::Event;
 use crate::types::options::StallPolicy;
 
-/// How long a location counts as full after a flush or a compaction had no room there.
-const FULL_FOR: Duration = Duration::from_secs(1);
-
 /// A flush at the second location has overrun if it takes this many times as long as expected.
 const OVERRUN_FACTOR: u32 = 4;
 
 /// It has not overrun before this time, whatever was expected.
 const OVERRUN_LEAST: Duration = Duration::from_millis(200);
 
-/// The first time for which a table is left out that could not be read; each further failure
-/// doubles it.
-const UNREAD_FIRST: Duration = Duration::from_secs(1);
-
-/// The longest such time.
-const UNREAD_LONGEST: Duration = Duration::from_secs(300);
-
 /// The log segments for which the second location leaves room if its disk has the log as well.
 const SEGMENTS_LEFT: u64 = 4;
 
 /// The memtables for which it leaves room.
 const MEMTABLES_LEFT: u64 = 2;
-
-/// A table that a compaction could not read.
-#[derive(Clone, Copy)]
-struct Unread {
-    failures: u32,
-    until: Instant,
-}
-
-/// The time in which flushes go to the second location.
-struct Redirecting {
-    since: Instant,
-    flushed_bytes: u64,
-}
-
-/// What is remembered of the locations.
-#[derive(Default)]
-pub(crate) struct Places {
-    /// How fast flushes at each location are.
-    meters: [FlushMeter; 2],
-    /// When nothing is flushed to the second location, because flushes there have failed.
-    pauses: Pauses,
-    /// Whether an event has said that the second location is not used.
-    is_reported: bool,
-    /// Until when each location counts as full.
-    full_until: [Option<Instant>; 2],
-    /// By id, tables that a compaction could not read.
-    unread: BTreeMap<u64, Unread>,
-    redirecting: Option<Redirecting>,
-}
-
-/// The load of one location when a flush is placed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    /// Bytes of the memtables that are flushed there now.
-    running_bytes: u64,
-    bytes_per_s: u64,
-}
-
-impl Load {
-    /// When a further flush of these bytes would end, in nanoseconds from now.
-    fn ends_ns(self, bytes: u64) -> u128 {
-        let all = u128::from(self.running_bytes.saturating_add(bytes));
-        all * 1_000_000_000 / u128::from(self.bytes_per_s.max(1))
-    }
-}
-
-/// The location at which a flush of these bytes ends first. Of equal ones it is location 0.
-fn ends_first(home: Load, redirect: Load, bytes: u64) -> u32 {
-    match redirect.ends_ns(bytes) < home.ends_ns(bytes) {
-        true => REDIRECT,
-        false => 0,
-    }
-}
-
-impl Places {
-    /// The rate of flushes at a location, if it is measured.
-    pub(crate) fn bytes_per_s(&self, location: u32) -> Option<u64> {
-        self.meters.get(location as usize)?.bytes_per_s()
-    }
-
-    /// The tables that picks leave out now.
-    pub(super) fn unread(&self, now: Instant) -> Vec<u64> {
-        let unread = self.unread.iter().filter(|(_, unread)| now < unread.until);
-        unread.map(|(id, _)| *id).collect()
-    }
-
-    /// A compaction could not read this table.
-    fn note_unread(&mut self, id: u64, now: Instant) {
-        let unread = self.unread.entry(id).or_insert(Unread {
-            failures: 0,
-            until: now,
-        });
-        let pause = UNREAD_FIRST.saturating_mul(1 << unread.failures.min(16));
-        unread.failures = unread.failures.saturating_add(1);
-        unread.until = now + pause.min(UNREAD_LONGEST);
-    }
-
-    /// These tables were compacted.
-    pub(super) fn forget_unread(&mut self, ids: impl Iterator<Item = u64>) {
-        if !self.unread.is_empty() {
-            ids.for_each(|id| {
-                self.unread.remove(&id);
-            });
-        }
-    }
-
-    fn is_full(&self, location: u32, now: Instant) -> bool {
-        self.full_until[location as usize].is_some_and(|until| now < until)
-    }
-
-    fn set_full(&mut self, location: u32, now: Instant) {
-        self.full_until[location as usize] = Some(now + FULL_FOR);
-    }
-
-    /// Whether flushes are not sent to the second location for a while, because they have failed.
-    pub(crate) fn is_suspended(&self, now: Instant) -> bool {
-        self.pauses.is_paused(now)
-    }
-
-    /// A flush at this location was installed.
-    pub(super) fn flushed(&mut self, location: u32, begun: Instant, now: Instant, bytes: u64) {
-        self.full_until[location as usize] = None;
-        self.meters[location as usize].ended(begun, now, bytes);
-        if location == REDIRECT {
-            self.pauses.ended(true, now);
-            if let Some(redirecting) = &mut self.redirecting {
-                redirecting.flushed_bytes = redirecting.flushed_bytes.saturating_add(bytes);
-            }
-        }
-    }
-}
 
 /// Whether the second location has room for more flushes of memtables of this size.
 fn has_room(env: &Env, memtable_bytes: u64) -> bool {
@@ -260,21 +138,6 @@ impl Schedule {
                 .emit(|| Event::RedirectBegan { place: place(env) });
         }
     }
-}
-
-/// Whose failure it is that work failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blame {
-    /// The store's.
-    Store,
-    /// There was no room at location 0, and flushes have room at the second one. Writes are not
-    /// refused.
-    Room,
-    /// That of the second location, or of a full location 0: a flush runs again at the other one at
-    /// once, and this is no failure of flushes.
-    Location,
-    /// That of tables at the second location that cannot be read. Picks leave them out.
-    Tables,
 }
 
 impl Jobs {
@@ -402,58 +265,4 @@ fn unread_inputs(compaction: &Compaction, error: &Error) -> Vec<u64> {
     let inputs = compaction.choice.tables();
     let inputs = inputs.filter(|table| table.location != 0 && named(&table.name));
     inputs.map(|table| table.id).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at_ms(ms: u64) -> Instant {
-        Instant::from_nanos(ms * 1_000_000)
-    }
-
-    #[test]
-    fn a_flush_goes_where_it_ends_first() {
-        let load = |running_bytes, bytes_per_s| Load {
-            running_bytes,
-            bytes_per_s,
-        };
-        assert_eq!(ends_first(load(0, 100), load(0, 100), 10), 0);
-        assert_eq!(ends_first(load(10, 100), load(0, 100), 10), REDIRECT);
-        // A slow disk gets a flush only if several wait for the fast one.
-        assert_eq!(ends_first(load(10, 100), load(0, 25), 10), 0);
-        assert_eq!(ends_first(load(40, 100), load(0, 25), 10), REDIRECT);
-        assert_eq!(
-            ends_first(load(u64::MAX, 0), load(u64::MAX, 0), u64::MAX),
-            0
-        );
-    }
-
-    #[test]
-    fn a_table_that_cannot_be_read_is_left_out_for_longer_each_time() {
-        let mut places = Places::default();
-        assert!(places.unread(at_ms(0)).is_empty());
-        for (at, until) in [(0, 1000), (1000, 3000), (3000, 7000)] {
-            places.note_unread(7, at_ms(at));
-            assert_eq!(places.unread(at_ms(until - 1)), [7]);
-            assert!(places.unread(at_ms(until)).is_empty());
-        }
-        for _ in 0..40 {
-            places.note_unread(7, at_ms(7000));
-        }
-        assert!(places.unread(at_ms(307_000)).is_empty());
-        places.forget_unread([7].into_iter());
-        assert!(places.unread(at_ms(7000)).is_empty());
-    }
-
-    #[test]
-    fn a_full_location_is_tried_again() {
-        let mut places = Places::default();
-        places.set_full(0, at_ms(10));
-        assert!(places.is_full(0, at_ms(1009)) && !places.is_full(0, at_ms(1010)));
-        assert!(!places.is_full(REDIRECT, at_ms(10)));
-        places.set_full(0, at_ms(2000));
-        places.flushed(0, at_ms(2000), at_ms(2001), 5);
-        assert!(!places.is_full(0, at_ms(2002)));
-    }
 }

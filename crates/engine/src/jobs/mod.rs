@@ -21,6 +21,7 @@ pub(crate) mod life;
 pub(crate) mod locations;
 pub(crate) mod manual;
 mod pauses;
+pub(crate) mod places;
 pub(crate) mod rate;
 mod record;
 mod report;

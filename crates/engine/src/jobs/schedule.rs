@@ -28,7 +28,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::host_use::HostUse;
-use crate::jobs::locations::{Blame, Places};
+use crate::jobs::places::{Blame, Places};
 use crate::jobs::sides::SideId;
 use crate::jobs::take::PickState;
 use crate::jobs::take::answers::{Answers, PickKey};
