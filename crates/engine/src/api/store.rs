@@ -39,8 +39,8 @@ const OPEN_KEYSPACE_TRIES: u32 = 100;
 ///
 /// The log, the manifest and the tables may lie on different storages. Two storages are the same if
 /// their [`Storage::location`] is the same. A store is always opened on the same arrangement of
-/// storages on which it was created (`docs/format/directories.md`); only a second location of tables
-/// can be added later, and taken out.
+/// storages on which it was created (`docs/format/directories.md`); only a second location of
+/// tables can be added later, and taken out.
 pub struct Components {
     /// The storage of the log.
     pub log: Arc<dyn Storage>,

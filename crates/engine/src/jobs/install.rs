@@ -3,9 +3,9 @@
 //! Invariants: F2: outputs are synced before the edit is made, and the edit is durable before the
 //! view shows it. F3: the outcome is verified before the manifest role is taken, and while the role
 //! is held, the keyspace is checked once more, because it may have been dropped. V2: a flushed run
-//! takes the slot of its memtable, whatever its location is, and flushes of one keyspace may be installed in any order.
-//! Inputs are reserved, so they are current. Views change in the order of edits, because both are
-//! changed under the role.
+//! takes the slot of its memtable, whatever its location is, and flushes of one keyspace may be
+//! installed in any order. Inputs are reserved, so they are current. Views change in the order of
+//! edits, because both are changed under the role.
 //!
 //! Threading: any task that runs work. No lock that a read or a write takes is held during I/O.
 

@@ -1,5 +1,6 @@
-//! What the schedule remembers of the locations of tables: how fast flushes at each of them are, when
-//! one is full or suspended, and which tables could not be read. `jobs/locations.rs` decides with it.
+//! What the schedule remembers of the locations of tables: how fast flushes at each of them are,
+//! when one is full or suspended, and which tables could not be read. `jobs/locations.rs` decides
+//! with it.
 //!
 //! Threading: a plain value under the lock of the schedule. No I/O.
 

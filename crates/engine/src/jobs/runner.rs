@@ -74,7 +74,8 @@ pub(crate) struct JobRunner {
     outputs: Vec<Arc<dyn Storage>>,
     /// Whether a flush of recovered data may go to the second location if the first one is full.
     recovers_elsewhere: bool,
-    /// The storage of location 0, for jobs on other sides. Its calls do not wait until it can be reached.
+    /// The storage of location 0, for jobs on other sides. Its calls do not wait until it can be
+    /// reached.
     outputs_elsewhere: Arc<dyn Storage>,
     pub(super) outage: Arc<Outage>,
     pub(super) epoch: Epoch,
@@ -344,8 +345,8 @@ impl JobRunner {
         self.discard_names(location, tables.iter().map(|table| &table.name));
     }
 
-    /// Deletes outputs at a location by their names: all files of jobs that nothing will refer to are deleted
-    /// here. The folder's guard repeats a deletion that fails
+    /// Deletes outputs at a location by their names: all files of jobs that nothing will refer to
+    /// are deleted here. The folder's guard repeats a deletion that fails
     /// ([`Guards`](crate::env::guard::Guards)).
     pub(crate) fn discard_names(
         &self,

@@ -1,8 +1,8 @@
 //! Random operations under random option sets, in several lives, which end by a close, a kill or a
 //! power loss.
 //!
-//! A seed draws options, the media of log, tables and a second location of tables, executors that fail and lie, the size at
-//! which the manifest is rewritten, clients, and operations.
+//! A seed draws options, the media of log, tables and a second location of tables, executors that
+//! fail and lie, the size at which the manifest is rewritten, clients, and operations.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The place of a location of tables whose folder cannot be used: it is gone, its disk is not mounted,
-//! or it cannot be read.
+//! The place of a location of tables whose folder cannot be used: it is gone, its disk is not
+//! mounted, or it cannot be read.
 //!
 //! A store that has such a location is opened all the same if nothing needs what is there. The
 //! missing storage stands for the folder, so whatever looks for a table there finds that it is

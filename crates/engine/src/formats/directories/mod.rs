@@ -1,11 +1,12 @@
 //! Where the parts of a store are: in its folder, or with the log or the tables in folders of their
 //! own.
 //!
-//! [`Storages`] has the three parts, and the second location of tables if there is one. [`Storages::find`] is the only function that finds them, for
-//! opens and for tools. The store's folder is the one with the manifest, its pointer and the lease.
-//! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
-//! each other folder names the store that it belongs to. By their files `OPENED` the folders know
-//! whether they belong to the same copy of the store (`docs/format/directories.md`).
+//! [`Storages`] has the three parts, and the second location of tables if there is one.
+//! [`Storages::find`] is the only function that finds them, for opens and for tools. The store's
+//! folder is the one with the manifest, its pointer and the lease. If log or tables are elsewhere,
+//! a file `DIRECTORIES` there says where, and a file `OWNER` in each other folder names the store
+//! that it belongs to. By their files `OPENED` the folders know whether they belong to the same
+//! copy of the store (`docs/format/directories.md`).
 //!
 //! [`Claim`] and [`lease`] are how a store takes its folders, and [`refuse_headless_data`] and its
 //! like refuse folders that must not be opened or written.
@@ -292,8 +293,8 @@ fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
     Some(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
-/// Finds the parts of the store in `root`. `may_add` says whether an open for writing follows, which
-/// may add a second location of tables.
+/// Finds the parts of the store in `root`. `may_add` says whether an open for writing follows,
+/// which may add a second location of tables.
 fn find_from(root: FileStorage, options: Option<&Options>, may_add: bool) -> Result<Storages> {
     let place = root.location();
     let is_store = match root.open(CURRENT_NAME) {

@@ -238,8 +238,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run that a flush made at a location, of a memtable with the slot `seqs`. The run gets the
-    /// id `next_id`, and its tables get the following ones.
+    /// The run that a flush made at a location, of a memtable with the slot `seqs`. The run gets
+    /// the id `next_id`, and its tables get the following ones.
     ///
     /// # Errors
     /// Those of [`Level::new`].

@@ -41,8 +41,8 @@ impl PickState {
         }
     }
 
-    /// `reserved` are the reservations of the keyspace's work, and `unread` tables that could not be
-    /// read.
+    /// `reserved` are the reservations of the keyspace's work, and `unread` tables that could not
+    /// be read.
     pub(in crate::jobs) fn of(
         jobs: &Jobs,
         keyspace: &KeyspaceCore,

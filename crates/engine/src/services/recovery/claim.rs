@@ -286,8 +286,8 @@ fn read_store(
             refuse_missing_start(&*storages.log, &options)?;
         }
         if !is_new {
-            // A lost DIRECTORIES is written again only now that all tables are known to be there. The
-            // second location of tables is added or taken out.
+            // A lost DIRECTORIES is written again only now that all tables are known to be there.
+            // The second location of tables is added or taken out.
             claim.restore(&all_folders, epoch)?;
         }
         let new = || random_id(runtime).0;

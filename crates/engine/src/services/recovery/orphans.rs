@@ -60,9 +60,9 @@ const ELSEWHERE_ADVICE: &str = "none of the store's tables is in its folder: if 
     give the address of the folder on the device once, as in `silt load STORE - --tables URL < \
     /dev/null`; if the tables are lost, make a new store of what is left with `silt repair`";
 
-/// Refuses a state that names tables which do not exist, at their locations. Either they were lost, or the state is
-/// older than the folder, because the manifest has lost its last edits without a trace. In that
-/// case the tables that replaced them look like orphans, which an open would delete.
+/// Refuses a state that names tables which do not exist, at their locations. Either they were lost,
+/// or the state is older than the folder, because the manifest has lost its last edits without a
+/// trace. In that case the tables that replaced them look like orphans, which an open would delete.
 pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> Result<()> {
     refuse_missing_location(storages, state)?;
     let mut there = BTreeSet::new();

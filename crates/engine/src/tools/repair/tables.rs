@@ -27,8 +27,8 @@ use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 
 /// The folders of the tables: that of the first location, and that of the second one if there is
-/// one. A file is named by a text: its name, or, if another folder before its own has a file of this
-/// name, its name and the number of its folder.
+/// one. A file is named by a text: its name, or, if another folder before its own has a file of
+/// this name, its name and the number of its folder.
 #[derive(Clone)]
 pub(super) struct TableFolders(pub(super) Vec<Arc<dyn Storage>>);
 

@@ -297,8 +297,9 @@ struct Picker<'a> {
     reserved: ReservedTables,
 }
 
-/// The tables of all reservations, and those that could not be read. A pick asks about each table of the keyspace, and most tables
-/// are free. One bit, which the table's id selects, answers for most of these without a search.
+/// The tables of all reservations, and those that could not be read. A pick asks about each table
+/// of the keyspace, and most tables are free. One bit, which the table's id selects, answers for
+/// most of these without a search.
 struct ReservedTables {
     /// The bit `id % 1024` is set for each id.
     bits: [u64; 16],
@@ -807,7 +808,8 @@ pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
 }
 
 /// The next piece of work of a keyspace. `None` if no level is due and no table goes down because
-/// of lookups in vain or comes back from the second location, or if jobs are already working on the levels that are due.
+/// of lookups in vain or comes back from the second location, or if jobs are already working on the
+/// levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     pick_of(input, 0..BOTTOM_LEVEL)
 }

@@ -308,8 +308,8 @@ impl TableSet {
             .add(names.into_iter().map(|name| (0, name)).collect());
     }
 
-    /// Whether a table of this name, at any location, has or had a handle, so that [`TableSet::sweep`] deletes it
-    /// when nothing holds it.
+    /// Whether a table of this name, at any location, has or had a handle, so that
+    /// [`TableSet::sweep`] deletes it when nothing holds it.
     pub(crate) fn is_registered(&self, name: &str) -> bool {
         self.registry.lock().values().any(|r| r.name == name)
     }

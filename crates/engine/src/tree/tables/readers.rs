@@ -191,8 +191,8 @@ impl Readers {
         }
     }
 
-    /// Opens the file of a table that is not installed yet. Other executors than the host's own make
-    /// tables at location 0 only.
+    /// Opens the file of a table that is not installed yet. Other executors than the host's own
+    /// make tables at location 0 only.
     pub(super) fn open_early(&self, name: &str) -> siltstone_storage::Result<Arc<TableFile>> {
         self.files.open(0, name, self.direct_io == DirectIo::All)
     }
