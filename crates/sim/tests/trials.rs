@@ -134,7 +134,7 @@ const REACHED: &[&str] = &[
 ];
 
 /// What stores with a second location of tables must reach.
-const SECOND_LOCATION: &[&str] = &["store.redirected_flush_count", "store.returned_table_bytes"];
+const SECOND_LOCATION: &[&str] = &["store.redirected_flush_count", "store.returned_table_count"];
 
 /// The kinds of points at which tasks can be switched; locks are among them.
 const POINTS: &[&str] = &[

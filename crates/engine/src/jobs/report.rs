@@ -127,10 +127,9 @@ impl Jobs {
             }
             _ => self.count_compaction(compaction, made),
         }
-        let returned = choice.tables().filter(|table| table.location != 0);
-        let returned: u64 = returned.map(|table| table.file_bytes).sum();
-        if returned > 0 {
-            m.returned_table_bytes.add(returned);
+        for table in choice.tables().filter(|table| table.location != 0) {
+            m.returned_table_count.add(1);
+            m.returned_table_bytes.add(table.file_bytes);
         }
         let took = env.now().since(start);
         if !compaction.is_edit() {

@@ -288,6 +288,7 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("trivial_move_count", m.trivial_move_count.get()),
         ("redirected_flush_count", m.redirected_flush_count.get()),
         ("redirected_flush_bytes", m.redirected_flush_bytes.get()),
+        ("returned_table_count", m.returned_table_count.get()),
         ("returned_table_bytes", m.returned_table_bytes.get()),
         ("location_suspended_count", m.location_suspended_count.get()),
         ("intra_l0_count", m.intra_l0_count.get()),

@@ -174,7 +174,8 @@ pub(crate) struct Metrics {
     /// Flushes to the second location of tables, and the bytes of their memtables.
     pub(crate) redirected_flush_count: Counter,
     pub(crate) redirected_flush_bytes: Counter,
-    /// Bytes of tables at the second location that compactions read, to bring them back.
+    /// Tables at the second location that compactions read, to bring them back, and their bytes.
+    pub(crate) returned_table_count: Counter,
     pub(crate) returned_table_bytes: Counter,
     /// How often flushes there had failed so often that it was not used for a while.
     pub(crate) location_suspended_count: Counter,
