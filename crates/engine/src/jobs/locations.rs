@@ -94,8 +94,10 @@ impl Schedule {
         let (now, bytes) = (env.now(), source.mem.used_bytes());
         let memtable_bytes = keyspace.limits().memtable_bytes;
         let stays_home = source.stays_home.load(Ordering::Acquire);
-        let is_usable =
-            || self.forced_location.is_some() || is_usable(env, self, memtable_bytes, now);
+        // A full location is not tried again at once, whatever a test asks for.
+        let forced = self.forced_location;
+        let forced = forced.filter(|location| !self.places.is_full(*location, now));
+        let is_usable = || forced.is_some() || is_usable(env, self, memtable_bytes, now);
         if stays_home || !is_usable() {
             return;
         }
@@ -118,7 +120,7 @@ impl Schedule {
         let (home, redirect) = (load(0, home_rate), load(REDIRECT, rate));
         let map = jobs.catalog().keyspaces();
         let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
-        let location = match self.forced_location {
+        let location = match forced {
             Some(location) => location,
             None if self.places.is_full(0, now) => REDIRECT,
             None if is_behind() => ends_first(home, redirect, bytes),
