@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
-    Capabilities, Epoch, JournalReplay, Lease, MemoryStorage, ObjectMeta, ReadFile, Result,
-    SharedLease, Storage, WriteFile,
+    Capabilities, Epoch, Lease, Mark, MemoryStorage, ObjectMeta, ReadFile, Result, SharedLease,
+    Storage, WriteFile,
 };
 
 /// The storage; see the module.
@@ -51,22 +51,35 @@ impl MarkingStorage {
     }
 }
 
-/// The positions of the other medium, ascending, at which it may have been while the main medium
-/// was at the position of `replay`.
-pub fn moments(replay: &JournalReplay, letter: char) -> Vec<u64> {
-    let marks = replay.marks_so_far();
-    let place = |label: &str| label.strip_prefix(letter)?.parse::<u64>().ok();
-    let before = marks
-        .iter()
-        .filter(|mark| mark.at < replay.position())
-        .filter_map(|mark| place(&mark.label))
-        .next_back();
-    let here = marks
-        .iter()
-        .filter(|mark| mark.at == replay.position())
-        .filter_map(|mark| place(&mark.label));
-    let mut all: Vec<u64> = std::iter::once(before.unwrap_or(0)).chain(here).collect();
-    all.dedup();
+/// The position that a mark with this letter gives.
+pub fn position(mark: &Mark, letter: char) -> Option<u64> {
+    mark.label.strip_prefix(letter)?.parse().ok()
+}
+
+/// The last position of a medium with this letter in `marks`.
+pub fn last_position(marks: &[Mark], letter: char) -> u64 {
+    let positions = marks.iter().rev().filter_map(|mark| position(mark, letter));
+    positions.into_iter().next().unwrap_or(0)
+}
+
+/// The moments of a run at which `n` changes of the main medium were made, as numbers of marks that
+/// were made before each of them: first the one right after change `n`, then one after each change
+/// of a medium with one of these letters.
+pub fn moments(marks: &[Mark], n: u64, letters: &[char]) -> Vec<usize> {
+    let first = marks.partition_point(|mark| mark.at < n);
+    let last = marks.partition_point(|mark| mark.at <= n);
+    let before = |letter: &char| last_position(&marks[..first], *letter);
+    let mut positions: Vec<u64> = letters.iter().map(before).collect();
+    let mut all = vec![first];
+    for (i, mark) in marks.iter().enumerate().take(last).skip(first) {
+        for (letter, known) in letters.iter().zip(&mut positions) {
+            let moved = position(mark, *letter).filter(|position| position > known);
+            if let Some(position) = moved {
+                *known = position;
+                all.push(i + 1);
+            }
+        }
+    }
     all
 }
 
@@ -196,5 +209,34 @@ impl WriteFile for MarkingFile {
     fn inject(&self, fault: InjectedFault<'_>) -> bool {
         let done = self.inner.inject(fault);
         self.storage.mark(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_of_another_medium_is_a_moment() {
+        let mark = |at, label: &str| Mark {
+            at,
+            label: label.into(),
+        };
+        let marks = [
+            mark(1, "x2"),
+            mark(3, "x2"),
+            mark(3, "a7"),
+            mark(3, "x4"),
+            mark(3, "t1"),
+            mark(3, "x4"),
+            mark(5, "t2"),
+        ];
+        // A mark without a change, of `x` at 2 and at 4, is no moment.
+        assert_eq!(moments(&marks, 3, &['x', 't']), [1, 4, 5]);
+        assert_eq!(moments(&marks, 3, &['t']), [1, 5]);
+        assert_eq!(moments(&marks, 4, &['x', 't']), [6]);
+        assert_eq!(moments(&marks, 0, &['x', 't']), [0]);
+        assert_eq!(last_position(&marks[..4], 'x'), 4);
+        assert_eq!(last_position(&marks[..4], 't'), 0);
     }
 }

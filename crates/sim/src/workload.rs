@@ -338,6 +338,7 @@ impl Client {
     /// Flushes one keyspace, or the whole store.
     fn flush(&mut self, keyspace: &Keyspace, of_one: bool) -> Check {
         let world = self.world.clone();
+        world.choose_location(&mut self.rng.clone().fork(6));
         let _begun = world.begin(Promise::Flush);
         let number = world.store.snapshot().number();
         let result = match of_one {

@@ -11,7 +11,7 @@
 //! where tasks can be switched, except `turn`.
 
 pub mod admin;
-mod leaks;
+pub(crate) mod leaks;
 pub mod outside;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +28,7 @@ use crate::coverage::Coverage;
 use crate::executors::OtherExecutors;
 use crate::model::{Event, Op, Record};
 use crate::observe::{SharedHistory, lock};
+use crate::rng::Rng;
 use crate::workload::Plan;
 use admin::Copy;
 
@@ -351,6 +352,15 @@ impl World {
             young.push_back((now, last));
         }
         Ok(())
+    }
+
+    /// If the store has a second location of tables, draws the one to which flushes go from now on.
+    /// Without pressure they would all go to the first one.
+    pub fn choose_location(&self, rng: &mut Rng) {
+        if self.redirect.is_some() {
+            let location = *rng.pick(&[None, Some(0), Some(1), Some(1)]);
+            self.store.test_hooks().force_location(location);
+        }
     }
 
     /// Makes the store refuse memory for large memtables from now on.

@@ -149,7 +149,14 @@ const POINTS: &[&str] = &[
 
 #[test]
 fn option_sets() {
-    let wanted = [REACHED, ELSEWHERE, SECOND_LOCATION].concat();
+    let layouts: &[&str] = &[
+        "layout.log on 0, tables on 0 and 1",
+        "layout.log on 0, tables on 1 and 2",
+        "layout.log on 1, tables on 0 and 2",
+        "layout.log on 1, tables on 1 and 2",
+        "layout.log on 1, tables on 2 and 3",
+    ];
+    let wanted = [REACHED, ELSEWHERE, SECOND_LOCATION, layouts].concat();
     seeds("option_sets", 1, 600, &wanted, options_trial);
 }
 
@@ -360,6 +367,7 @@ fn power_loss() {
         "crash.recovered",
         "crash.recovered_twice",
         "crash.recovered_after_more_work",
+        "crash.second_location",
         "manifest.rolled",
         "store.discarded_log_bytes",
         "synced.by_interval",
@@ -367,6 +375,7 @@ fn power_loss() {
     wanted.extend(kinds.iter().map(String::as_str));
     wanted.extend(POINTS);
     wanted.extend(ELSEWHERE);
+    wanted.extend(SECOND_LOCATION);
     seeds("power_loss", 1, 2000, &wanted, power_trial);
 }
 
@@ -383,6 +392,7 @@ fn storage_errors() {
         "folder.exact",
         "repaired.worked",
         "fault.reopened",
+        "fault.second_location",
         "fault.error.io",
         "fault.error.no_space",
         "fault.error.poisoned",
@@ -401,9 +411,8 @@ fn storage_errors() {
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
 
-/// The gate has 8 seeds: a tenth of the calls of each story, and one of 460 pairs of a call and a
-/// call of the recovery. The 80 seeds of `cargo xtask trials` take all calls, and about 5,000
-/// pairs.
+/// The gate has two seeds for each story: a fifth of its calls, and at these, one in 46 of the calls
+/// of the recovery. The ten times as many seeds of `cargo xtask trials` take all calls.
 #[test]
 fn every_call() {
     let by_story = Story::ALL
@@ -429,9 +438,12 @@ fn every_call() {
         "scenario.checkpoint_whole",
         "story.flushed_beside_a_create",
         "story.flushed_beside_a_drop",
+        "story.location_taken_out",
+        "story.opened_with_redirected_tables",
+        "story.tables_came_back",
         "elsewhere.done",
     ]);
-    let reached = seeds("every_call", 1, 16, &wanted, |seed| {
+    let reached = seeds("every_call", 1, 18, &wanted, |seed| {
         let story = Story::ALL[seed as usize % Story::ALL.len()];
         let share = Share {
             calls: 10,
@@ -476,7 +488,7 @@ fn every_call_fails() {
         "elsewhere.done",
         "elsewhere.no_space",
     ];
-    seeds("every_call_fails", 1, 66, &wanted, every_fault_of_seed);
+    seeds("every_call_fails", 1, 78, &wanted, every_fault_of_seed);
 }
 
 fn every_fault_of_seed(seed: u64) -> siltstone_sim::coverage::Coverage {
@@ -492,6 +504,8 @@ fn every_fault_of_seed(seed: u64) -> siltstone_sim::coverage::Coverage {
         (Story::Checkpoint, 't'),
         (Story::Export, 's'),
         (Story::Export, 'x'),
+        (Story::Locations, 's'),
+        (Story::Locations, 'l'),
     ];
     let (story, place) = plays[seed as usize % plays.len()];
     every_fault(seed / plays.len() as u64, story, place, 20)

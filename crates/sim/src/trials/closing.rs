@@ -260,13 +260,3 @@ fn swap_log_segment(
     }
     Ok(())
 }
-
-/// Like [`check_closed`], for one medium.
-pub(crate) fn check_closed_on(
-    runtime: &Runtime,
-    medium: &MemoryStorage,
-    rng: &mut Rng,
-    coverage: &mut Coverage,
-) -> Result<(), String> {
-    check_closed(runtime, &Media::one(medium.clone()), rng, coverage)
-}

@@ -16,8 +16,9 @@ use crate::rng::Rng;
 use crate::world::admin::reading_options;
 
 /// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails,
-/// until the story ends before that call. `place` selects the storage that fails: `s`tore, `t`arget
-/// of the checkpoint, or outside (`x`). How it fails depends on the seed.
+/// until the story ends before that call. `place` selects the storage that fails: `s`tore, its
+/// second location of tables (`l`), `t`arget of the checkpoint, or outside (`x`). How it fails
+/// depends on the seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -82,7 +83,7 @@ fn one(
         let mut rng = Rng::new(seed << 20 | nth);
         let mut run = Run::new(&runtime, &mut rng);
         run.offer_other_executors(seed << 8 | story as u64, other_executors_percent);
-        let (mut stage, faults) = Stage::with_faults(run, place);
+        let (mut stage, faults) = Stage::with_faults(run, story, place);
         let fault = draw_fault(&mut rng);
         let rule = Rule::on_any(fault).nth(nth);
         faults.add(if for_good { rule.for_good() } else { rule });
@@ -115,17 +116,18 @@ fn one(
             (history.acked, history.synced)
         };
         let power = rng.chance(50);
-        let (image, least) = match power {
-            true => {
-                let policy = CrashPolicy::Seeded(rng.draw());
-                (stage.medium.crash_in(&runtime, policy).0, synced)
-            }
-            false => (stage.medium.kill_in(&runtime), acked),
+        let (lost, least) = match power {
+            true => (Some(CrashPolicy::Seeded(rng.draw())), synced),
+            false => (None, acked),
         };
+        let image = stage.media.end_now(&runtime, lost);
         let run = stage.run.fork();
-        let world = run.must_open(&image, &options(), &what)?;
+        let world = run.must_open_on(&image, &options(), &what)?;
         let end = run.settle(&world.store, least).map_err(with_context)?;
         check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(with_context)?;
+        if image.has_redirect() {
+            world.all_tables_come_back().map_err(with_context)?;
+        }
         let moved = stage.run.outside.journal_len();
         check_moved(&stage.moved, &run.history, &stage.run.outside, moved, end)
             .map_err(with_context)?;
@@ -150,7 +152,7 @@ fn one(
             true => CrashPolicy::LoseUnsynced,
             false => CrashPolicy::Seeded(rng.draw()),
         };
-        let later = image.crash_in(&runtime, policy).0;
+        let later = image.end_now(&runtime, Some(policy));
         world
             .store
             .clone()
@@ -159,7 +161,7 @@ fn one(
         coverage.add("every_fault.reopened");
         let last = run.fork();
         last.restart_settings(0);
-        let world = last.must_open(&later, &options(), &what)?;
+        let world = last.must_open_on(&later, &options(), &what)?;
         find_prefix(&world.store, &mut last.model(), end)
             .map_err(|e| with_context(format!("{policy:?} after the reopen: {e}")))?;
         world

@@ -1,6 +1,9 @@
 //! Storage calls that fail, once or always.
 //!
 //! A seed draws a few rules by which storage calls fail or take long, and clients work meanwhile.
+//! In a part of the seeds the store has a second location of tables, whose calls count with the
+//! others.
+//!
 //! No answer may be wrong while calls fail. Afterwards the store either works completely again or
 //! says that it is poisoned, and it opens again with everything that it promised.
 //!
@@ -9,10 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{ErrorKind, Options};
+use siltstone::{ErrorKind, Options, Storages};
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
-use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, StorageErrorKind};
+use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
+use super::media::Media;
 use super::{OTHER_EXECUTORS_PERCENT, Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
@@ -195,6 +199,16 @@ impl Faults {
     }
 }
 
+/// Whether an open may be refused with this error because a call has failed. An open for writing
+/// needs the second location of tables only if tables are there.
+pub(super) fn is_refused_by_fault(error: &siltstone::Error) -> bool {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned => true,
+        ErrorKind::NotFound => error.to_string().contains("injected"),
+        _ => false,
+    }
+}
+
 /// The state of one seed's run between its steps.
 struct FaultRun {
     run: Run,
@@ -202,7 +216,9 @@ struct FaultRun {
     /// The random numbers for parts of this trial that were added later, so that kept seeds keep
     /// their runs.
     late: Rng,
-    medium: MemoryStorage,
+    /// The random numbers for the second location of tables.
+    second: Rng,
+    media: Media,
     options: Options,
     faults: Faults,
     /// In a part of the seeds, compactions of many tables fail as well. These are the random
@@ -217,10 +233,16 @@ impl FaultRun {
     fn new(runtime: &Runtime, seed: u64) -> Result<FaultRun, String> {
         let mut rng = Rng::new(seed ^ 0xFA17);
         let mut run = Run::new(runtime, &mut rng);
-        let medium = MemoryStorage::new(runtime);
+        let mut second = rng.clone().fork(5);
+        let mut media = Media::one(MemoryStorage::named(runtime, "/store"));
+        if second.chance(20) {
+            media.add_redirect(runtime);
+            run.coverage.add("fault.second_location");
+        }
         let options = draw_options(&mut rng);
-        let world = run.must_open(&medium, &options, "first life")?;
+        let world = run.must_open_on(&media, &options, "first life")?;
         world.settings_after_open()?;
+        world.choose_location(&mut second);
         let mut more = rng.clone().fork(1);
         let attempts = more.chance(10).then_some(more);
         if attempts.is_some() {
@@ -231,7 +253,7 @@ impl FaultRun {
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         drop(world);
 
-        let storage = FaultStorage::new(Arc::new(medium.clone()), runtime);
+        let storage = FaultStorage::new(Arc::new(media.main().clone()), runtime);
         let mut faults = Faults::draw(storage, &mut rng);
         let mut late = rng.clone().fork(3);
         faults.draw_more(&mut late);
@@ -240,7 +262,8 @@ impl FaultRun {
             run,
             rng,
             late,
-            medium,
+            second,
+            media,
             options,
             faults,
             attempts,
@@ -254,9 +277,16 @@ impl FaultRun {
     }
 
     fn open_once(&self) -> siltstone::Result<Arc<World>> {
-        let storage = Arc::new(self.faults.storage.clone());
+        let faults = &self.faults.storage;
+        let redirect = self.media.storages().redirect;
+        let storages = Storages {
+            redirect: redirect.map(|inner| -> Arc<dyn Storage> { Arc::new(faults.beside(inner)) }),
+            ..Storages::on(Arc::new(faults.clone()))
+        };
+        let other_executors = self.run.other_executors();
+        let (medium, options) = (self.media.main(), &self.options);
         self.run
-            .open(&self.medium, storage, &self.options, Errors::Expected)
+            .open_on(medium, storages, other_executors, options, Errors::Expected)
     }
 
     /// Opens the store, which may be refused once if a call of the open fails.
@@ -268,10 +298,7 @@ impl FaultRun {
             Ok(world) => world,
             Err(error) => {
                 self.run.coverage.add("fault.open_refused");
-                if !matches!(
-                    error.kind(),
-                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
-                ) {
+                if !is_refused_by_fault(&error) {
                     return Err(self.context(format!("open: {error}")));
                 }
                 self.faults.storage.disarm();
@@ -280,6 +307,7 @@ impl FaultRun {
             }
         };
         world.settings_after_open()?;
+        world.choose_location(&mut self.second);
         Ok(world)
     }
 
@@ -378,15 +406,15 @@ impl FaultRun {
             let history = lock(&self.run.history);
             (history.acked, history.synced)
         };
-        let (mut image, mut least) = (self.medium.kill_in(&runtime), acked);
+        let (mut lost, mut least) = (None, acked);
         if self.rng.chance(50) {
-            let policy = CrashPolicy::Seeded(self.rng.draw());
-            image = self.medium.crash_in(&runtime, policy).0;
+            lost = Some(CrashPolicy::Seeded(self.rng.draw()));
             least = synced;
         }
+        let mut image = self.media.end_now(&runtime, lost);
         for round in 0..2 {
             let options = draw_options(&mut self.rng);
-            let world = self.run.must_open(&image, &options, &self.what)?;
+            let world = self.run.must_open_on(&image, &options, &self.what)?;
             self.run
                 .settle(&world.store, least)
                 .map_err(|e| self.context(format!("reopened, round {round}: {e}")))?;
@@ -395,7 +423,7 @@ impl FaultRun {
                 .work(&world, 1, 10, &mut self.rng)
                 .map_err(|e| self.context(format!("reopened, round {round}: {e}")))?;
             least = lock(&self.run.history).synced;
-            image = image.crash_in(&runtime, CrashPolicy::LoseUnsynced).0;
+            image = image.end_now(&runtime, Some(CrashPolicy::LoseUnsynced));
             self.run.coverage.add("fault.reopened");
         }
         Ok(())

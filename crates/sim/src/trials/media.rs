@@ -2,20 +2,22 @@
 //! for a second location of tables, which lose power at the same moment.
 //!
 //! Changes of the other media are marked in the journal of the store's own medium
-//! ([`MarkingStorage`]), so one journal orders all of them.
+//! ([`MarkingStorage`]), so one journal orders all of them ([`Journals`]).
 //!
 //! Threading: one task.
+
+mod journals;
 
 use std::sync::Arc;
 
 use siltstone::Storages;
-use siltstone_storage::{
-    CrashPolicy, CrashReport, JournalReplay, MemoryStorage, ObjectMeta, Runtime, Storage,
-};
+use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, ObjectMeta, Runtime, Storage};
 
 use super::{Promised, moments};
 use crate::marking::MarkingStorage;
 use crate::rng::Rng;
+
+pub(crate) use journals::{Ended, Journals};
 
 /// The indexes of the media of the log and of the tables; 0 is the store's own medium.
 const LAYOUTS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
@@ -23,6 +25,7 @@ const LETTERS: [char; 4] = ['m', 'l', 'x', 'r'];
 const NAMES: [&str; 4] = ["/store", "/second", "/third", "/fourth"];
 
 /// See the module.
+#[derive(Clone)]
 pub(crate) struct Media {
     all: Vec<MemoryStorage>,
     layout: (usize, usize),
@@ -169,72 +172,44 @@ impl Media {
         }
     }
 
+    /// The journals of all media, from the start.
+    pub(crate) fn journals(&self) -> Journals {
+        Journals::of(self)
+    }
+
     /// The state if the life whose journals were kept ended at some moment, one time in three
     /// during a call. `before` are the promises from before this life.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
-        let mut replays: Vec<JournalReplay> = self.all.iter().map(MemoryStorage::replay).collect();
-        let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);
+        let mut journals = self.journals();
+        let (marks, len) = (journals.own().marks(), journals.own().len());
+        let moment = moments::draw(marks, len, 0, rng);
         let n = moment.at;
-        replays[0].advance_to(n);
-        let marks = replays[0].marks_so_far().to_vec();
         // With several media, the moment may be any one between two changes of the store's own
         // medium.
+        let most = marks.partition_point(|mark| mark.at <= n);
         let cut = match (self.all.len(), moment.mark_count) {
-            (1, _) => marks.len(),
+            (1, _) => most,
             (_, Some(count)) => count,
             _ => {
                 let least = marks.partition_point(|mark| mark.at < n);
-                least + rng.index(marks.len() - least + 1)
+                least + rng.index(most - least + 1)
             }
         };
-        let place = |label: &str, letter: char| label.strip_prefix(letter)?.parse::<u64>().ok();
-        let (marks, behind) = marks.split_at(cut);
-        for (replay, letter) in replays.iter_mut().zip(LETTERS).skip(1) {
-            let last = marks
-                .iter()
-                .rev()
-                .find_map(|mark| place(&mark.label, letter));
-            replay.advance_to(last.unwrap_or(0));
-        }
-        // Only the call that made the next change can be interrupted, because a later call on
-        // another medium may have waited for it.
-        let next = behind.iter().find_map(|mark| {
-            let changed = |i: &usize| {
-                place(&mark.label, LETTERS[*i]).is_some_and(|to| to > replays[*i].position())
-            };
-            (1..replays.len()).find(changed)
-        });
-        let promised = Promised::by(marks, before);
+        let promised = Promised::by(&marks[..cut], before);
+        journals.advance_to(n, cut);
         let policy = moments::draw_policy(moment, rng);
-        let middle = rng.chance(33).then(|| {
+        let is_within = rng.chance(33);
+        if is_within {
             // This is drawn only to keep the random numbers of kept seeds; it was once used.
-            rng.index(replays.len());
-            next.unwrap_or(0)
-        });
+            rng.index(self.all.len());
+        }
         let seed = rng.draw();
-        let mut report = CrashReport::default();
-        let left = replays.iter().enumerate().map(|(i, replay)| {
-            let part = match end {
-                End::Kill if middle == Some(i) => replay.kill_within(runtime, seed),
-                End::Power if middle == Some(i) => replay.crash_within(runtime, policy, seed),
-                _ => None,
-            };
-            let (image, part) = part.unwrap_or_else(|| match end {
-                End::Kill => (replay.kill_in(runtime), CrashReport::default()),
-                End::Power => replay.crash_in(runtime, policy),
-            });
-            report.merge(&part);
-            image
-        });
-        let all = left.collect();
+        let within = is_within.then_some(seed);
+        let ended = journals.end(runtime, end, policy, within);
         Left {
-            media: Media {
-                all,
-                layout: self.layout,
-                redirect: self.redirect,
-            },
+            media: ended.media,
             promised,
-            report,
+            report: ended.report,
         }
     }
 }

@@ -92,11 +92,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             world.settings_after_open().map_err(with_context)?;
             media.main().mark(format!("s{end}"));
             let hooks = world.store.test_hooks();
-            if media.has_redirect() {
-                // Without pressure, a flush goes there only if it is told so.
-                let place = *second.pick(&[None, Some(0), Some(1), Some(1)]);
-                hooks.force_location(place);
-            }
+            world.choose_location(&mut second);
             if more.chance(50) {
                 hooks.roll_manifest_from(1 << more.below(14));
             }

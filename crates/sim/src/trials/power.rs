@@ -1,9 +1,11 @@
 //! Power loss at random calls of a run, with random losses; again during the recovery from it; and
-//! once more after work on the recovered store.
+//! once more after work on the recovered store. In a part of the seeds the store has a second
+//! location of tables, whose medium loses power at the same moment.
 
-use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
+use siltstone_storage::{CrashPolicy, MemoryStorage};
 
-use super::closing::{check_closed_on, is_closed};
+use super::closing::{check_closed, is_closed};
+use super::media::{End, Journals, Media};
 use super::moments::{self, Moment};
 use super::{OTHER_EXECUTORS_PERCENT, Promised, Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
@@ -36,10 +38,17 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
         let mut rng = Rng::new(seed ^ 0x5057);
         let mut run = Run::new(&runtime, &mut rng);
         run.offer_other_executors(seed, other_executors_percent);
-        let medium = MemoryStorage::new(&runtime);
+        // A second location draws from random numbers of its own, so the other seeds run unchanged.
+        let mut second = rng.clone().fork(5);
+        let mut media = Media::one(MemoryStorage::named(&runtime, "/store"));
+        if second.chance(25) {
+            media.add_redirect(&runtime);
+            run.coverage.add("crash.second_location");
+        }
         let options = draw_options(&mut rng);
-        medium.start_journal();
-        let world = run.must_open(&medium, &options, "first life")?;
+        media.start_journals();
+        let world = run.must_open_on(&media, &options, "first life")?;
+        world.choose_location(&mut second);
         let hooks = world.store.test_hooks();
         if rng.chance(30) {
             hooks.roll_manifest_from(1 << rng.below(14));
@@ -51,20 +60,21 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
         run.coverage.add_count("manifest.rolled", rolls);
         drop(hooks);
         run.close(&world).map_err(|e| format!("close: {e}"))?;
-        let mut replay = medium.replay();
+        let mut journals = media.journals();
+        let len = journals.own().len();
         let mut late = rng.clone().fork(3);
         if late.chance(10) {
-            check_closed_on(&runtime, &medium, &mut late, &mut run.coverage)?;
+            check_closed(&runtime, &media, &mut late, &mut run.coverage)?;
         }
         let mut places: Vec<Moment> = (0..CRASHES)
-            .map(|_| moments::draw(replay.marks(), replay.len(), 0, &mut rng))
+            .map(|_| moments::draw(journals.own().marks(), len, 0, &mut rng))
             .collect();
         places.sort_unstable_by_key(|moment| moment.at);
         for moment in places {
             let n = moment.at;
-            replay.advance_to(n);
+            advance(&mut journals, n, &mut second);
             let policy = moments::draw_policy(moment, &mut rng);
-            let promised = Promised::at(&replay, Promised::default());
+            let promised = Promised::at(journals.own(), Promised::default());
             let killed = rng.chance(20);
             // The crash happens during the next call, if that call can be interrupted partway.
             let middle = rng.chance(40).then(|| rng.draw());
@@ -73,30 +83,25 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
             } else {
                 promised.synced
             };
-            let within = middle.and_then(|seed| match killed {
-                true => replay.kill_within(&runtime, seed),
-                false => replay.crash_within(&runtime, policy, seed),
-            });
-            if within.is_some() {
+            let end = if killed { End::Kill } else { End::Power };
+            let ended = journals.end(&runtime, end, policy, middle);
+            if ended.is_within {
                 run.coverage.add("crash.in_the_middle");
             }
             let what = format!(
-                "{options:?}: {} {} call {n} of {}, {policy:?}",
+                "{options:?}: {} {} call {n} of {len}, {}{policy:?}",
                 if killed { "kill" } else { "power loss" },
-                if within.is_some() {
+                if ended.is_within {
                     "in the middle of"
                 } else {
                     "before"
                 },
-                replay.len()
+                journals.describe_others(),
             );
-            let (image, report) = within.unwrap_or_else(|| match killed {
-                true => (replay.kill_in(&runtime), CrashReport::default()),
-                false => replay.crash_in(&runtime, policy),
-            });
-            run.coverage.take_crash(&report);
+            run.coverage.take_crash(&ended.report);
+            let image = ended.media;
             let mut least = least;
-            if is_closed(&image) {
+            if is_closed(image.main()) {
                 // Writes that were lost were not acknowledged before the close.
                 least = promised.acked;
                 run.coverage.add("crash.closed");
@@ -114,12 +119,23 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
     })
 }
 
+/// Moves to a moment after `n` changes of the store's own medium, with a second location to any such
+/// moment.
+fn advance(journals: &mut Journals, n: u64, second: &mut Rng) {
+    let moments = journals.moments(n, &[]);
+    let mark_count = match moments.len() {
+        1 => moments[0],
+        _ => *second.pick(&moments),
+    };
+    journals.advance_to(n, mark_count);
+}
+
 /// Opens an image, which must show everything up to `least`, and compares it. `before` has the
 /// promises that a loss of power must keep. Then loses power during that recovery and compares
 /// again. Then works, loses power, and compares again.
 fn recover(
     run: &Run,
-    image: MemoryStorage,
+    image: Media,
     least: u64,
     before: Promised,
     what: &str,
@@ -132,25 +148,26 @@ fn recover(
     run.restart_settings(before.settings);
     run.restart_numbers(before.given);
     let before_recovery = run.fork();
-    image.start_journal();
-    let world = run.must_open(&image, &options, what)?;
+    let mut second = rng.clone().fork(5);
+    image.start_journals();
+    let world = run.must_open_on(&image, &options, what)?;
     let mut model = run.model();
     let end = find_prefix(&world.store, &mut model, least).map_err(with_context)?;
     run.settle_at(end);
     world.settings_after_open().map_err(with_context)?;
     check_now(&world.store, &run.history, &world.plan.keys, rng)
         .map_err(|e| with_context(format!("after recovery at {end}: {e}")))?;
-    image.mark(format!("s{end}"));
-    let recovery_len = image.journal_len();
+    image.main().mark(format!("s{end}"));
+    let recovery_len = image.main().journal_len();
 
     // Power is lost during the recovery.
-    let mut replay = image.replay();
+    let mut journals = image.journals();
     let moment = moments::draw(&[], recovery_len, 0, rng);
     let at = moment.at;
-    replay.advance_to(at);
+    advance(&mut journals, at, &mut second);
     let policy = moments::draw_policy(moment, rng);
     let promised = Promised::at(
-        &replay,
+        journals.own(),
         Promised {
             acked: synced,
             synced,
@@ -158,46 +175,48 @@ fn recover(
             given: before.given,
         },
     );
-    let twice = replay.crash_in(&run.runtime, policy).0;
+    let twice = journals.end(&run.runtime, End::Power, policy, None).media;
     {
-        let second = before_recovery;
+        let again = before_recovery;
         // The first recovery may have stored the settings that its open requested.
-        let names = second.model().all_keyspaces();
-        lock(&second.history)
+        let names = again.model().all_keyspaces();
+        lock(&again.history)
             .settings
             .wish(&names, &options.keyspaces);
         let what =
             format!("{what}; again at call {at} of {recovery_len} of the recovery, {policy:?}");
-        let mut world = second.must_open(&twice, &draw_options(rng), &what)?;
-        find_prefix(&world.store, &mut second.model(), promised.synced)
+        let mut world = again.must_open_on(&twice, &draw_options(rng), &what)?;
+        find_prefix(&world.store, &mut again.model(), promised.synced)
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_twice");
         world
             .settings_after_open()
             .map_err(|e| format!("{what}: {e}"))?;
         // Even a power loss right after the open loses nothing that the open showed.
-        let mut model = second.model();
+        let mut model = again.model();
         let end = find_prefix(&world.store, &mut model, promised.synced)?;
-        second.settle_at(end);
+        again.settle_at(end);
         drop(world);
-        let third = twice.crash_in(&run.runtime, CrashPolicy::LoseUnsynced).0;
-        world = second.must_open(&third, &draw_options(rng), &what)?;
-        find_prefix(&world.store, &mut second.model(), end)
+        let third = twice.end_now(&run.runtime, Some(CrashPolicy::LoseUnsynced));
+        world = again.must_open_on(&third, &draw_options(rng), &what)?;
+        find_prefix(&world.store, &mut again.model(), end)
             .map_err(|e| format!("{what}; and once more: {e}"))?;
     }
 
     // The run continues.
+    world.choose_location(&mut second);
     if rng.chance(50) {
         let clients = 1 + rng.below(2);
         run.work(&world, clients, 30, rng).map_err(with_context)?;
         run.check_all(&world, rng).map_err(with_context)?;
         run.close(&world)
             .map_err(|e| with_context(format!("close: {e}")))?;
-        let mut replay = image.replay();
-        let moment = moments::draw(replay.marks(), replay.len(), recovery_len, rng);
-        replay.advance_to(moment.at);
+        let mut journals = image.journals();
+        let len = journals.own().len();
+        let moment = moments::draw(journals.own().marks(), len, recovery_len, rng);
+        advance(&mut journals, moment.at, &mut second);
         let promised = Promised::at(
-            &replay,
+            journals.own(),
             Promised {
                 acked: end,
                 synced: end,
@@ -206,14 +225,13 @@ fn recover(
             },
         );
         let policy = moments::draw_policy(moment, rng);
-        let later = replay.crash_in(&run.runtime, policy).0;
+        let later = journals.end(&run.runtime, End::Power, policy, None).media;
         let what = format!(
-            "{what}; after more work at call {} of {}, {policy:?}",
-            replay.position(),
-            replay.len()
+            "{what}; after more work at call {} of {len}, {policy:?}",
+            moment.at
         );
         run.restart_settings(promised.settings);
-        let world = run.must_open(&later, &draw_options(rng), &what)?;
+        let world = run.must_open_on(&later, &draw_options(rng), &what)?;
         let mut model = run.model();
         let end = find_prefix(&world.store, &mut model, promised.synced)
             .map_err(|e| format!("{what}: {e}"))?;

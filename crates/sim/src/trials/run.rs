@@ -17,6 +17,7 @@ use std::time::Duration;
 use siltstone::{Components, ErrorKind, Options, Storages, Store, ThirdScore};
 use siltstone_storage::{JoinHandle, MemoryStorage, Runtime, Storage};
 
+use super::media::Media;
 use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::executors::OtherExecutors;
@@ -209,8 +210,25 @@ impl Run {
         options: &Options,
         what: &str,
     ) -> Result<Arc<World>, String> {
-        self.open(medium, Arc::new(medium.clone()), options, Errors::Fatal)
-            .map_err(|e| format!("{what}: open: {e}"))
+        self.must_open_on(&Media::one(medium.clone()), options, what)
+    }
+
+    /// Like [`Run::must_open`], for a store on several media.
+    pub(crate) fn must_open_on(
+        &self,
+        media: &Media,
+        options: &Options,
+        what: &str,
+    ) -> Result<Arc<World>, String> {
+        let (other_executors, storages) = (self.other_executors(), media.storages());
+        self.open_on(
+            media.main(),
+            storages,
+            other_executors,
+            options,
+            Errors::Fatal,
+        )
+        .map_err(|e| format!("{what}: open: {e}"))
     }
 
     /// Runs `clients` clients concurrently, with `count` operations each.
@@ -323,9 +341,9 @@ impl Run {
 
     /// Waits until the executors of a closed store have returned, and compares its folders.
     pub(crate) fn late_executors_change_nothing(&mut self, world: &World) -> Check {
-        let base = world.storage.base();
-        let tables = base.and_then(|base| base.downcast_ref::<MemoryStorage>());
-        let media: Vec<_> = [&world.medium].into_iter().chain(tables).collect();
+        let of_tables = [&world.storage].into_iter().chain(&world.redirect);
+        let of_tables = of_tables.filter_map(|storage| storage.base()?.downcast_ref());
+        let media: Vec<&MemoryStorage> = [&world.medium].into_iter().chain(of_tables).collect();
         let (other_executors, runtime) = (&world.other_executors, &self.runtime);
         other_executors.change_nothing(runtime, &media, &mut self.coverage)
     }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, KeyspaceOptions, Store};
-use siltstone_storage::{CrashPolicy, CrashReport, JournalReplay, MemoryStorage, Storage};
+use siltstone_storage::{CrashPolicy, JournalReplay, MemoryStorage, Storage};
 
 use super::closing::is_closed;
+use super::media::{End, Ended, Journals, Media};
 use super::stories::{Stage, Story, check_moved, options};
 use super::{OTHER_EXECUTORS_PERCENT, Promised, Run, simulate};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
-use crate::marking::moments;
+use crate::marking::last_position;
 use crate::rng::Rng;
 use crate::world::World;
 use crate::world::admin::reading_options;
@@ -28,7 +29,7 @@ pub struct Share {
 /// The state that a crash of a story leaves: the images of all media at one moment.
 struct Crashed {
     what: String,
-    image: MemoryStorage,
+    image: Media,
     target: MemoryStorage,
     outside: MemoryStorage,
     outside_place: u64,
@@ -50,29 +51,31 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
         let mut rng = Rng::new(seed ^ 0x5CE);
         let mut run = Run::new(&runtime, &mut rng);
         run.offer_other_executors(seed << 8 | story as u64, OTHER_EXECUTORS_PERCENT);
-        let mut stage = Stage::new(run);
+        let mut stage = Stage::new(run, story);
         stage
             .play(story, &mut rng)
             .map_err(|e| format!("{story:?}: {e}"))?;
-        let mut replay = stage.medium.replay();
+        let mut journals = stage.media.journals();
         let (mut target, mut outside) = (stage.target.replay(), stage.run.outside.replay());
         let mut pair = seed;
-        for n in (0..=replay.len()).filter(|n| (n + seed).is_multiple_of(share.calls)) {
-            replay.advance_to(n);
+        let len = journals.own().len();
+        for n in (0..=len).filter(|n| (n + seed).is_multiple_of(share.calls)) {
             stage.run.coverage.add(&format!("{story:?}.calls"));
-            if let Some(kind) = replay.kind(n) {
+            if let Some(kind) = journals.own().kind(n) {
                 let kind = format!("scenario.before.{}", kind.name());
                 stage.run.coverage.add(&kind);
             }
-            let places = joint(&replay);
-            for (i, (at_target, at_outside)) in places.iter().enumerate() {
-                target.advance_to(*at_target);
-                outside.advance_to(*at_outside);
+            let moments = journals.moments(n, &['t', 'x']);
+            for (i, mark_count) in moments.iter().enumerate() {
+                journals.advance_to(n, *mark_count);
+                let marks = &journals.own().marks()[..*mark_count];
+                target.advance_to(last_position(marks, 't'));
+                outside.advance_to(last_position(marks, 'x'));
                 // The store's own next call comes only after the other media have done everything
                 // that came before it.
-                let is_next = i + 1 == places.len();
+                let is_next = i + 1 == moments.len() || !journals.is_own_next();
                 let others = (&target, &outside);
-                for crashed in crash(&mut stage, seed, &replay, others, is_next) {
+                for crashed in crash(&mut stage, seed, &journals, others, is_next) {
                     let what = format!("{story:?}, {}", crashed.what);
                     crashed
                         .recover(&mut stage, story, share.pairs, &mut pair)
@@ -81,73 +84,53 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
             }
         }
         let calls = format!("{story:?}.calls_of_all_seeds");
-        stage.run.coverage.add_count(&calls, replay.len() + 1);
+        stage.run.coverage.add_count(&calls, len + 1);
         Ok(stage.run.coverage)
     })
-}
-
-/// The combined positions at which the other media may have been. Only one medium at a time is
-/// changed.
-fn joint(replay: &JournalReplay) -> Vec<(u64, u64)> {
-    let (target, outside) = (moments(replay, 't'), moments(replay, 'x'));
-    let (last_target, last_outside) = (target[target.len() - 1], outside[outside.len() - 1]);
-    let mut all: Vec<(u64, u64)> = target.into_iter().map(|t| (t, outside[0])).collect();
-    all.extend(outside.into_iter().map(|x| (last_target, x)));
-    debug_assert!(all.ends_with(&[(last_target, last_outside)]));
-    all.dedup();
-    all
 }
 
 /// The position of the target when its checkpoint was acknowledged, if it was.
 fn copied_at(replay: &JournalReplay) -> Option<u64> {
     let marks = replay.marks_so_far();
     let acknowledged = marks.iter().position(|mark| mark.label == "c1")?;
-    let place = |label: &str| label.strip_prefix('t')?.parse::<u64>().ok();
-    let before = marks[..acknowledged].iter().rev();
-    Some(before.filter_map(|m| place(&m.label)).next().unwrap_or(0))
+    Some(last_position(&marks[..acknowledged], 't'))
 }
 
 fn crash(
     stage: &mut Stage,
     seed: u64,
-    replay: &JournalReplay,
+    journals: &Journals,
     (target, outside): (&JournalReplay, &JournalReplay),
     is_next: bool,
 ) -> Vec<Crashed> {
     let runtime = &stage.run.runtime.clone();
-    let n = replay.position();
+    let (replay, n) = (journals.own(), journals.own().position());
     let promised = Promised::at(replay, Promised::default());
     // The target may be at an earlier position of this same moment.
     let copied = copied_at(replay).is_some_and(|place| target.position() >= place);
     let what = format!(
-        "call {n} of {} ({:?}), {} of {} at the target, {} of {} outside",
+        "call {n} of {} ({:?}), {}{} of {} at the target, {} of {} outside",
         replay.len(),
         replay.kind(n.saturating_sub(1)),
+        journals.describe_others(),
         target.position(),
         target.len(),
         outside.position(),
         outside.len(),
     );
-    let policies = [
-        CrashPolicy::LoseUnsynced,
-        CrashPolicy::KeepUnsynced,
-        CrashPolicy::Seeded(seed << 32 | n),
-    ];
-    let mut all: Vec<Crashed> = policies
-        .map(|policy| Crashed {
-            what: format!("{what}, {policy:?}"),
-            image: replay.crash_in(runtime, policy).0,
-            target: target.crash_in(runtime, policy).0,
-            outside: outside.crash_in(runtime, policy).0,
-            outside_place: outside.position(),
-            promised,
-            least: promised.synced,
-            copied,
-        })
-        .into();
-    let killed = |what: String, image| Crashed {
+    let lost = |what: String, policy, ended: Ended| Crashed {
         what,
-        image,
+        image: ended.media,
+        target: target.crash_in(runtime, policy).0,
+        outside: outside.crash_in(runtime, policy).0,
+        outside_place: outside.position(),
+        promised,
+        least: promised.synced,
+        copied,
+    };
+    let killed = |what: String, ended: Ended| Crashed {
+        what,
+        image: ended.media,
         target: target.kill_in(runtime),
         outside: outside.kill_in(runtime),
         outside_place: outside.position(),
@@ -155,75 +138,85 @@ fn crash(
         least: promised.acked,
         copied,
     };
-    all.push(killed(format!("{what}, kill"), replay.kill_in(runtime)));
+    let seeded = CrashPolicy::Seeded(seed << 32 | n);
+    let end = |end, policy, within| journals.end(runtime, end, policy, within);
+    let policies = [CrashPolicy::LoseUnsynced, CrashPolicy::KeepUnsynced, seeded];
+    let mut all: Vec<Crashed> = policies
+        .map(|policy| {
+            let ended = end(End::Power, policy, None);
+            lost(format!("{what}, {policy:?}"), policy, ended)
+        })
+        .into();
+    all.push(killed(
+        format!("{what}, kill"),
+        end(End::Kill, seeded, None),
+    ));
     if !is_next {
         return all;
     }
     // The crash happens during the next call, if that call can be interrupted partway.
-    let seed = seed << 32 | n;
-    if let Some((image, report)) = replay.kill_within(runtime, seed) {
-        all.push(killed(
-            format!("{what}, kill in the next call's middle"),
-            image,
-        ));
-        stage.run.coverage.take_crash(&report);
+    let within = Some(seed << 32 | n);
+    let ended = end(End::Kill, seeded, within);
+    if ended.is_within {
+        stage.run.coverage.take_crash(&ended.report);
         stage.run.coverage.add("scenario.killed_in_the_middle");
+        let what = format!("{what}, kill in the next call's middle");
+        all.push(killed(what, ended));
     }
-    let policy = CrashPolicy::Seeded(seed);
-    if let Some((image, report)) = replay.crash_within(runtime, policy, seed) {
-        all.push(Crashed {
-            what: format!("{what}, {policy:?} in the next call's middle"),
-            image,
-            target: target.crash_in(runtime, policy).0,
-            outside: outside.crash_in(runtime, policy).0,
-            outside_place: outside.position(),
-            promised,
-            least: promised.synced,
-            copied,
-        });
-        stage.run.coverage.take_crash(&report);
+    let ended = end(End::Power, seeded, within);
+    if ended.is_within {
+        stage.run.coverage.take_crash(&ended.report);
         stage.run.coverage.add("scenario.power_lost_in_the_middle");
+        let what = format!("{what}, {seeded:?} in the next call's middle");
+        all.push(lost(what, seeded, ended));
     }
     all
 }
 
 impl Crashed {
     fn recover(&self, stage: &mut Stage, story: Story, share: u64, pair: &mut u64) -> Check {
-        self.image.start_journal();
+        self.image.start_journals();
         let mut least = self.least;
-        if is_closed(&self.image) {
+        if is_closed(self.image.main()) {
             // Writes that were lost were not acknowledged before that close.
             least = self.promised.acked;
             stage.run.coverage.add("scenario.closed");
         }
-        let (world, end) = recovered(&stage.run, &self.image, least, self.promised.settings)?;
+        let (world, shown) = recovered(&stage.run, &self.image, least, self.promised.settings)?;
         stage.run.coverage.add("scenario.recovered");
         stage.run.coverage.add(&format!("{story:?}.crashes"));
-        self.check_copy(stage, &world, end)?;
+        self.check_copy(stage, &world, shown)?;
         check_moved(
             &stage.moved,
             &stage.run.history,
             &self.outside,
             self.outside_place,
-            end,
+            shown,
         )?;
         let text = |e: siltstone::Error| e.to_string();
         world.store.clone().close().map_err(text)?;
         if pair.is_multiple_of(5) {
-            let report = check(&CheckStorages::on(&self.image), &mut |_| {}).map_err(text)?;
+            let storages = self.image.storages();
+            let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(text)?;
             if !report.is_sound() {
                 return Err(format!("after the recovery: {:?}", report.problems));
             }
         }
         // The recovery is crashed at every call.
-        let mut again = self.image.replay();
-        for m in 0..=again.len() {
+        let mut again = self.image.journals();
+        let len = again.own().len();
+        let moments = (0..=len).flat_map(|m| {
+            let at_call = again.moments(m, &[]);
+            at_call.into_iter().map(move |mark_count| (m, mark_count))
+        });
+        let moments: Vec<(u64, usize)> = moments.collect();
+        for (m, mark_count) in &moments {
             *pair += 1;
             if !pair.is_multiple_of(share) {
                 continue;
             }
-            again.advance_to(m);
-            let promised = Promised::at(&again, self.promised);
+            again.advance_to(*m, *mark_count);
+            let promised = Promised::at(again.own(), self.promised);
             let seed = *pair << 24 | m;
             let policy = match *pair / share % 3 {
                 0 => CrashPolicy::LoseUnsynced,
@@ -232,29 +225,26 @@ impl Crashed {
             // It is also crashed during its next call, by a power loss or by a kill.
             let runtime = &stage.run.runtime;
             let killed = *pair / share % 4 == 1;
-            let (image, _) = match *pair / share % 4 {
-                0 => again.crash_within(runtime, policy, seed),
-                1 => Some((again.kill_in(runtime), CrashReport::default())),
-                _ => None,
-            }
-            .unwrap_or_else(|| again.crash_in(runtime, policy));
+            let end = if killed { End::Kill } else { End::Power };
+            let within = (*pair / share).is_multiple_of(4).then_some(seed);
+            let image = again.end(runtime, end, policy, within).media;
             // A kill loses nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
                 // Everything that this recovery had when it was closed is there. Writes that the
                 // first crash lost stay lost.
-                false if is_closed(&image) => end,
+                false if is_closed(image.main()) => shown,
                 false => promised.synced,
             };
             let settings = self.promised.settings;
             let (world, _) = recovered(&stage.run, &image, least, settings)
-                .map_err(|e| format!("recovery crashed at call {m} of {}: {e}", again.len()))?;
+                .map_err(|e| format!("recovery crashed at call {m} of {len}: {e}"))?;
             world.store.clone().close().map_err(text)?;
             stage.run.coverage.add("scenario.recovered_twice");
             stage.run.coverage.add(&format!("{story:?}.pairs"));
         }
         let pairs = format!("{story:?}.pairs_there_are");
-        stage.run.coverage.add_count(&pairs, again.len() + 1);
+        stage.run.coverage.add_count(&pairs, moments.len() as u64);
         Ok(())
     }
 
@@ -297,10 +287,11 @@ impl Crashed {
     }
 }
 
-/// Opens an image, finds the prefix of the history that it shows, and compares the settings.
+/// Opens an image, finds the prefix of the history that it shows, and compares the settings. Tables
+/// at a second location must come back, and leave nothing there.
 fn recovered(
     run: &Run,
-    image: &MemoryStorage,
+    image: &Media,
     least: u64,
     settings: usize,
 ) -> Result<(Arc<World>, u64), String> {
@@ -315,11 +306,15 @@ fn recovered(
         };
         options.keyspaces.insert("a".to_string(), own);
     }
-    let world = next.must_open(image, &options, "recovery")?;
+    let world = next.must_open_on(image, &options, "recovery")?;
     let mut model = next.model();
     let end = find_prefix(&world.store, &mut model, least)?;
     next.settle_at(end);
-    image.mark(format!("s{end}"));
+    image.main().mark(format!("s{end}"));
     world.settings_after_open()?;
+    if image.has_redirect() {
+        world.all_tables_come_back()?;
+        find_prefix(&world.store, &mut next.model(), end)?;
+    }
     Ok((world, end))
 }

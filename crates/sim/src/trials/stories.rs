@@ -1,11 +1,13 @@
 //! Fixed stories that are crashed at every call and that meet a fault at every call: loading,
 //! tables from outside, keyspaces and their settings, checkpoints, exports, flushes, compactions,
-//! and rewritten manifests.
+//! rewritten manifests, and a second location of tables.
 //!
 //! A [`Story`] is a list of steps on a [`Stage`]. Each step treats errors like the stage, so one
 //! story serves both trials.
 //!
 //! Threading: the run's first task; the checkpoint story has a concurrent writer.
+
+mod locations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +16,14 @@ use std::time::Duration;
 
 use siltstone::{
     Compression, ErrorKind, FlushVerify, IngestMode, IterOptions, Keyspace, KeyspaceOptions,
-    Options, TableFile, TableOptions, setting,
+    Options, Storages, TableFile, TableOptions, setting,
 };
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Storage};
 
 use super::Run;
+use super::faults::is_refused_by_fault;
+use super::media::Media;
 use crate::checker::{Check, check_now};
 use crate::marking::MarkingStorage;
 use crate::model::{Bytes, Op};
@@ -48,11 +52,14 @@ pub enum Story {
     Checkpoint,
     /// An export, ingested by move into another keyspace.
     Export,
+    /// A second location of tables is added to a store, tables are flushed there and come back, and
+    /// it is taken out again.
+    Locations,
 }
 
 impl Story {
     /// All stories.
-    pub const ALL: [Story; 8] = [
+    pub const ALL: [Story; 9] = [
         Story::Load,
         Story::Flush,
         Story::Compaction,
@@ -61,8 +68,27 @@ impl Story {
         Story::Keyspaces,
         Story::Checkpoint,
         Story::Export,
+        Story::Locations,
     ];
+
+    /// What the story does in each life of the store.
+    fn lives(self) -> &'static [Life] {
+        match self {
+            Story::Load => &[load_first, load_second],
+            Story::Flush => &[flush_first, flush_second],
+            Story::Compaction => &[compaction_first, compaction_second],
+            Story::ManifestRoll => &[roll_first, roll_second],
+            Story::Ingest => &[ingest_first, ingest_second],
+            Story::Keyspaces => &[keyspaces_first, keyspaces_second],
+            Story::Checkpoint => &[checkpoint_first, checkpoint_second],
+            Story::Export => &[export_first, export_second],
+            Story::Locations => &locations::LIVES,
+        }
+    }
 }
+
+/// What a story does in one life of the store.
+type Life = fn(&mut Stage, &Arc<World>) -> Check;
 
 /// Tables that were moved into the store.
 pub(crate) struct Moved {
@@ -77,8 +103,14 @@ pub(crate) struct Moved {
 /// The store and the storages of a story.
 pub(crate) struct Stage {
     pub(crate) run: Run,
-    pub(crate) medium: MemoryStorage,
+    /// The media of the store. Only the story of locations has more than one.
+    pub(crate) media: Media,
     storage: Arc<dyn Storage>,
+    /// The storage of the second location of tables, and whether the store is opened with it.
+    redirect: Option<Arc<dyn Storage>>,
+    has_redirect: bool,
+    /// Whether tables were there when the last life ended.
+    has_redirected: bool,
     /// The target of a checkpoint.
     pub(crate) target: MemoryStorage,
     target_seen: Arc<dyn Storage>,
@@ -117,20 +149,25 @@ pub(crate) fn options() -> Options {
 impl Stage {
     /// A stage with journals on all media, and notes in the store's journal of the positions of the
     /// others.
-    pub(crate) fn new(run: Run) -> Stage {
-        let (medium, target) = (
-            MemoryStorage::new(&run.runtime),
-            MemoryStorage::new(&run.runtime),
-        );
-        medium.start_journal();
+    pub(crate) fn new(run: Run, story: Story) -> Stage {
+        let mut media = Media::one(MemoryStorage::named(&run.runtime, "/store"));
+        if story == Story::Locations {
+            media.add_redirect(&run.runtime);
+        }
+        let target = MemoryStorage::new(&run.runtime);
+        media.start_journals();
         target.start_journal();
         run.outside.start_journal();
+        let medium = media.main().clone();
         let slow = FaultStorage::new(Arc::new(medium.clone()), &run.runtime);
         let mut stage = Stage {
             storage: Arc::new(slow.clone()),
+            redirect: media.storages().redirect,
+            has_redirect: false,
+            has_redirected: false,
             slow,
             target_seen: Arc::new(MarkingStorage::new(target.clone(), medium.clone(), 't')),
-            medium,
+            media,
             target,
             faults: None,
             failing: Arc::new(AtomicBool::new(true)),
@@ -138,29 +175,23 @@ impl Stage {
             moved: Vec::new(),
             run,
         };
-        stage.run.outside_seen = Arc::new(MarkingStorage::new(
-            stage.run.outside.clone(),
-            stage.medium.clone(),
-            'x',
-        ));
+        stage.run.outside_seen =
+            Arc::new(MarkingStorage::new(stage.run.outside.clone(), medium, 'x'));
         stage
     }
 
-    /// A stage with faults in the storage `place`: `s`tore, `t`arget, or outside (`x`).
-    pub(crate) fn with_faults(run: Run, place: char) -> (Stage, FaultStorage) {
-        let mut stage = Stage::new(run);
-        let below = match place {
-            's' => &stage.storage,
-            't' => &stage.target_seen,
-            _ => &stage.run.outside_seen,
+    /// A stage with faults in the storage `place`: `s`tore, its second location of tables (`l`),
+    /// `t`arget, or outside (`x`).
+    pub(crate) fn with_faults(run: Run, story: Story, place: char) -> (Stage, FaultStorage) {
+        let mut stage = Stage::new(run, story);
+        let of_place = match (place, &mut stage.redirect) {
+            ('s', _) => &mut stage.storage,
+            ('l', Some(redirect)) => redirect,
+            ('t', _) => &mut stage.target_seen,
+            _ => &mut stage.run.outside_seen,
         };
-        let faults = FaultStorage::new(below.clone(), &stage.run.runtime);
-        let seen: Arc<dyn Storage> = Arc::new(faults.clone());
-        match place {
-            's' => stage.storage = seen,
-            't' => stage.target_seen = seen,
-            _ => stage.run.outside_seen = seen,
-        }
+        let faults = FaultStorage::new(of_place.clone(), &stage.run.runtime);
+        *of_place = Arc::new(faults.clone());
         stage.faults = Some(faults.clone());
         (stage, faults)
     }
@@ -183,19 +214,20 @@ impl Stage {
             Some(_) => Errors::Expected,
             None => Errors::Fatal,
         };
+        let storages = Storages {
+            redirect: self.redirect.clone().filter(|_| self.has_redirect),
+            ..Storages::on(self.storage.clone())
+        };
         let open = || {
+            let (storages, other_executors) = (storages.clone(), self.run.other_executors());
+            let medium = self.media.main();
             self.run
-                .open(&self.medium, self.storage.clone(), options, errors)
+                .open_on(medium, storages, other_executors, options, errors)
         };
         let mut refused = false;
         let world = match (open(), &self.faults) {
             (Ok(world), _) => world,
-            (Err(e), Some(faults))
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
-                ) =>
-            {
+            (Err(e), Some(faults)) if is_refused_by_fault(&e) => {
                 refused = true;
                 faults.disarm();
                 self.failing.store(false, Ordering::Relaxed);
@@ -239,17 +271,7 @@ impl Stage {
 
     /// Plays a story from its beginning to its end.
     pub(crate) fn play(&mut self, story: Story, rng: &mut Rng) -> Check {
-        let lives = match story {
-            Story::Load => [load_first, load_second],
-            Story::Flush => [flush_first, flush_second],
-            Story::Compaction => [compaction_first, compaction_second],
-            Story::ManifestRoll => [roll_first, roll_second],
-            Story::Ingest => [ingest_first, ingest_second],
-            Story::Keyspaces => [keyspaces_first, keyspaces_second],
-            Story::Checkpoint => [checkpoint_first, checkpoint_second],
-            Story::Export => [export_first, export_second],
-        };
-        for (life, play) in (0..).zip(lives) {
+        for (life, play) in (0..).zip(story.lives()) {
             if let Some(faults) = &self.faults
                 && self.failing.load(Ordering::Relaxed)
             {
@@ -261,6 +283,9 @@ impl Stage {
                 options.keyspaces = BTreeMap::from([(name.to_string(), own(9))]);
                 // Two flushes, one after the other.
                 options.background_tasks = 1 + life;
+            }
+            if story == Story::Locations {
+                self.set_location(life, &mut options);
             }
             let world = self.open(&options)?;
             let hooks = world.store.test_hooks();
@@ -709,7 +734,7 @@ fn checkpoint_first(stage: &mut Stage, world: &Arc<World>) -> Check {
     written.map_err(|_| "the writer beside ended without an answer")??;
     stage.copy = copy?;
     if let Some(copy) = &stage.copy {
-        stage.medium.mark("c1");
+        stage.media.main().mark("c1");
         copy.verify(&world.runtime)?;
     }
     load(world, &["default", "a"], 70, 10, false)?;

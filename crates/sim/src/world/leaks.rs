@@ -3,16 +3,17 @@
 //! [`World::nothing_is_left_over`] checks a store at rest, and [`World::nothing_is_left_behind`]
 //! the folders of a store that was closed. Once all cursors and snapshots are dropped, no snapshot
 //! is registered, no view holds a table that is no longer in a level, and the folders hold exactly
-//! the one manifest and the tables that it names. This also holds after calls that failed, such as
-//! a deletion, or a creation that took effect.
+//! the one manifest and the tables that it names, each at the location that it names. This also
+//! holds after calls that failed, such as a deletion, or a creation that took effect.
 //!
 //! Threading: as the world.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::manifest::recover;
-use siltstone::version::StoreState;
+use siltstone::version::{StoreState, TableMeta};
 use siltstone_storage::Storage;
 
 use super::World;
@@ -25,10 +26,46 @@ const MANIFEST: &str = "MANIFEST-";
 /// The time in which every job ends or is abandoned: executors of the trials hang up to 300 s.
 const JOBS_END: Duration = Duration::from_secs(400);
 
-/// The names of all tables in the levels of a store.
-fn named_tables(state: &StoreState) -> BTreeSet<String> {
+/// A table's location and name.
+type Place = (u32, String);
+
+/// All tables in the levels of a store.
+fn named_tables(state: &StoreState) -> BTreeSet<Place> {
     let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
-    tables.map(|(_, table)| table.name.clone()).collect()
+    let place = |table: &TableMeta| (table.location, table.name.clone());
+    tables.map(|(_, table)| place(table)).collect()
+}
+
+fn names(storage: &dyn Storage) -> Result<impl Iterator<Item = String>, String> {
+    let objects = storage.list().map_err(|e| e.to_string())?;
+    Ok(objects.into_iter().map(|object| object.name))
+}
+
+/// The first difference between the tables in the levels of a store and the files at its locations,
+/// the first one first. Files of which `is_ours` says that they are not the store's may be there.
+///
+/// # Errors
+/// A folder cannot be listed.
+pub(crate) fn difference_of_tables<'a>(
+    state: &StoreState,
+    locations: impl Iterator<Item = &'a Arc<dyn Storage>>,
+    is_ours: impl Fn(&str) -> bool,
+) -> Result<Option<String>, String> {
+    let named = named_tables(state);
+    let mut found = BTreeSet::new();
+    for (location, storage) in (0..).zip(locations) {
+        let tables = names(&**storage)?.filter(|name| name.ends_with(".tbl"));
+        found.extend(tables.map(|name| (location, name)));
+    }
+    if let Some((location, missing)) = named.difference(&found).next() {
+        return Ok(Some(format!(
+            "table {missing} is missing at location {location}"
+        )));
+    }
+    let mut left = found.difference(&named).filter(|(_, name)| is_ours(name));
+    Ok(left.next().map(|(location, left)| {
+        format!("table {left} is left over at location {location}; the levels have {named:?}")
+    }))
 }
 
 impl World {
@@ -69,6 +106,26 @@ impl World {
         Err(format!("a store at rest: {difference}"))
     }
 
+    /// Waits until compactions have brought all tables of the second location back, and checks that
+    /// nothing is left over at either location. No cursor and no snapshot may exist.
+    ///
+    /// # Errors
+    /// A job fails, a table is still at the second location, or something is left over.
+    pub fn all_tables_come_back(&self) -> Check {
+        let idle = self.store.wait_until_idle();
+        idle.map_err(|e| format!("waiting for the tables to come back: {e}"))?;
+        match self.redirected_count() {
+            0 => self.nothing_is_left_over(),
+            count => Err(format!("{count} tables stay at the second location")),
+        }
+    }
+
+    /// The number of tables in the levels that are at the second location.
+    pub fn redirected_count(&self) -> usize {
+        let tables = named_tables(&self.store.test_hooks().state());
+        tables.iter().filter(|(location, _)| *location != 0).count()
+    }
+
     /// Whether a close of the store must leave exactly the files that the manifest names, because
     /// no edit and no ingest is unfinished and no file was damaged.
     pub fn leaves_nothing(&self) -> bool {
@@ -107,31 +164,20 @@ impl World {
         state: &StoreState,
         is_closed: bool,
     ) -> Result<Option<String>, String> {
-        let named = named_tables(state);
-        let list = |storage: &dyn Storage, is_meant: fn(&str) -> bool| {
-            let objects = storage.list().map_err(|e| e.to_string())?;
-            let names = objects.into_iter().map(|object| object.name);
-            Ok::<BTreeSet<String>, String>(names.filter(|name| is_meant(name)).collect())
-        };
-        let mut tables = list(&*self.storage, |name| name.ends_with(".tbl"))?;
-        if let Some(redirect) = &self.redirect {
-            tables.append(&mut list(&**redirect, |name| name.ends_with(".tbl"))?);
-        }
-        if let Some(missing) = named.difference(&tables).next() {
-            return Ok(Some(format!("table {missing} is missing")));
-        }
         // The store does not own a table that the test wrote here to be ingested, if the ingest was
         // refused. Files that executors leave against their promise stay until the next open, and
         // so do files of attempts that were abandoned right before a close.
-        let is_ours = |name: &&String| {
+        let is_ours = |name: &str| {
             !name.contains(OWN_TABLES) && !self.other_executors.may_leave(name, is_closed)
         };
-        if let Some(left) = tables.difference(&named).find(is_ours) {
-            return Ok(Some(format!(
-                "table {left} is left over; the levels have {named:?}"
-            )));
+        let locations = [&self.storage].into_iter().chain(&self.redirect);
+        let difference = difference_of_tables(state, locations, is_ours)?;
+        if difference.is_some() {
+            return Ok(difference);
         }
-        let manifests = list(&self.medium, |name| name.starts_with(MANIFEST))?;
+        let manifests = names(&self.medium)?;
+        let manifests = manifests.filter(|name| name.starts_with(MANIFEST));
+        let manifests: BTreeSet<String> = manifests.collect();
         Ok((manifests.len() != 1).then(|| format!("the folder holds {manifests:?}")))
     }
 }
