@@ -51,6 +51,8 @@ pub struct Said {
     pub log_bytes: u64,
     /// The number of ingests since the open.
     pub ingests: u32,
+    /// The number of flushes to the second location of tables since the open.
+    pub redirected: u32,
     /// The kinds of operations that had begun and not ended at the end.
     pub pending: Vec<&'static str>,
 }
@@ -163,10 +165,12 @@ impl Expected {
                 compactions,
                 log_bytes,
                 ingests,
+                redirected,
             } => {
                 (said.jobs, said.health, said.job_error) = (jobs, health, job_error);
                 (said.flushes, said.compactions) = (flushes, compactions);
                 (said.log_bytes, said.ingests) = (log_bytes, ingests);
+                said.redirected = redirected;
             }
             Message::Closing { at_us } => said.closing_us = Some(at_us),
             Message::Closed { fine } => said.closed = Some(fine),

@@ -11,7 +11,7 @@ use siltstone::manifest::recover;
 use siltstone::{Storages, SyncMode};
 
 use super::parent::{Bench, PATIENCE, Received, Victim, settled};
-use super::script::Script;
+use super::script::{Script, VERIFYING};
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
@@ -92,6 +92,7 @@ fn cycle_of(
     let script = Script::new(bench.seed, cycle);
     let options = script.options(true);
     let newest = newest_manifest(bench);
+    let had_second = second_location(bench).exists();
     let order = bench.order(cycle);
     let mut victim = bench.start(&order, script, &[])?;
     until(bench, &mut victim, when, open)?;
@@ -138,8 +139,17 @@ fn cycle_of(
         when,
     );
 
+    let second = second_location(bench);
+    if !had_second && second.exists() && cycle > 0 {
+        bench.coverage.add("second_location.added");
+    }
+    let names = std::fs::read_dir(second).into_iter().flatten().flatten();
+    if names.into_iter().any(|entry| is_table(&entry.path())) {
+        bench.coverage.add("second_location.has_tables");
+    }
+
     let later = Order {
-        cycle: cycle + 1000,
+        cycle: cycle + VERIFYING,
         ..order
     };
     // The recovery after a kill is killed, perhaps several times.
@@ -203,6 +213,15 @@ fn until(
     }
 }
 
+/// The folder of the second location of tables, if there is one.
+fn second_location(bench: &Bench) -> PathBuf {
+    bench.store.join("the-redirect")
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "tbl")
+}
+
 /// The largest number of a manifest in the folder.
 fn newest_manifest(bench: &Bench) -> u64 {
     let entries = std::fs::read_dir(&bench.store).into_iter().flatten();
@@ -239,6 +258,10 @@ fn reached(
     add(killed && said.jobs > 0, "killed.with_running_jobs");
     add(killed && said.flushes > 0, "killed.after_flush");
     add(killed && said.compactions > 0, "killed.after_compaction");
+    add(
+        killed && said.redirected > 0,
+        "killed.after_redirected_flush",
+    );
     add(said.replayed > 0, "log_was_replayed");
     add(said.log_bytes > segment_bytes, "log_rolled");
     add(
@@ -299,6 +322,7 @@ pub const KILL_REACHED: &[&str] = &[
     "ingested",
     "killed.after_compaction",
     "killed.after_flush",
+    "killed.after_redirected_flush",
     "killed.at_work",
     "killed.in_first_open",
     "killed.in_open",
@@ -321,6 +345,8 @@ pub const KILL_REACHED: &[&str] = &[
     "sync.never",
     "unsure.not_there",
     "unsure.there",
+    "second_location.added",
+    "second_location.has_tables",
     "verified.by_a_reader",
     "verified.by_a_writer",
 ];

@@ -102,6 +102,8 @@ pub enum Message {
         log_bytes: u64,
         /// The number of ingests since the open.
         ingests: u32,
+        /// The number of flushes to the second location of tables since the open.
+        redirected: u32,
     },
     /// The work is done; the store is being closed.
     Closing {
@@ -146,6 +148,7 @@ impl Message {
                 compactions,
                 log_bytes,
                 ingests,
+                redirected,
             } => {
                 let two = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
                 put(
@@ -154,7 +157,7 @@ impl Message {
                         jobs,
                         two(flushes, compactions),
                         log_bytes,
-                        u64::from(ingests),
+                        two(redirected, ingests),
                     ],
                 );
             }
@@ -202,6 +205,7 @@ impl Message {
                 compactions: halves(1).1,
                 log_bytes: number(2),
                 ingests: halves(3).1,
+                redirected: halves(3).0,
             },
             7 => Message::Closing { at_us: n },
             8 => Message::Closed {
@@ -345,6 +349,7 @@ mod tests {
                 compactions: 5,
                 log_bytes: 1 << 50,
                 ingests: 6,
+                redirected: u32::MAX - 1,
             },
             Message::Closing { at_us: 5 },
             Message::Closed { fine: true },

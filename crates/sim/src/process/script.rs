@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use siltstone::{DirectIo, IngestMode, Options, StallPolicy, SyncMode};
+use siltstone::{DirectIo, IngestMode, Options, RedirectDir, StallPolicy, SyncMode};
 
 use crate::model::{Bytes, Pairs};
 use crate::rng::Rng;
@@ -34,6 +34,10 @@ pub const KEYS: u64 = 240;
 /// tables fill a manifest.
 pub const LONG_KEYS: u64 = 4;
 const LONG_KEY_BYTES: usize = 60_000;
+
+/// The offset of the cycle of an order to verify: its options are others, and what was decided in
+/// the cycle itself stays.
+pub const VERIFYING: u64 = 1000;
 
 /// The name of a lane's own keyspace.
 pub fn own_name(lane: usize) -> String {
@@ -225,7 +229,8 @@ impl Script {
 
     /// The options of the cycle: sizes are small, so that a few hundred operations flush, compact
     /// and change segments. The folders of log and tables are the seed's choice, since they are
-    /// chosen once. `direct` says whether the file system has direct I/O.
+    /// chosen once. A second location of tables may be added in a later cycle. `direct` says
+    /// whether the file system has direct I/O.
     pub fn options(&self, direct: bool) -> Options {
         let mut rng = mix(&[self.seed, self.cycle, 23]);
         let mut options = draw_options(&mut rng);
@@ -258,7 +263,16 @@ impl Script {
         if place.chance(25) {
             options.table_dir = "the-tables".into();
         }
+        if place.chance(40) && self.cycle % VERIFYING >= place.below(3) {
+            options.redirect_dir = RedirectDir::Path("the-redirect".into());
+        }
         options
+    }
+
+    /// The location of the flushes after operation `n` of a lane, if the store has a second one.
+    pub fn location(&self, lane: usize, n: u64) -> Option<u32> {
+        let mut rng = mix(&[self.seed, self.cycle, lane as u64, n, 31]);
+        *rng.pick(&[None, Some(0), Some(1), Some(1)])
     }
 
     fn number(&self, rng: &mut Rng) -> u64 {
@@ -518,6 +532,29 @@ mod tests {
             let options = Script::new(5, cycle).options(true);
             options.validate().unwrap();
         }
+    }
+
+    #[test]
+    fn a_second_location_is_given_from_some_cycle_on() {
+        let is_given = |seed, cycle| {
+            let options = Script::new(seed, cycle).options(true);
+            options.redirect_dir != RedirectDir::Unset
+        };
+        let begins: BTreeSet<Option<u64>> = (1..=60)
+            .map(|seed| {
+                let begin = (0..5).find(|cycle| is_given(seed, *cycle));
+                for cycle in 0..5 {
+                    let given = begin.is_some_and(|begin| cycle >= begin);
+                    assert_eq!(is_given(seed, cycle), given, "{seed}, {cycle}");
+                    assert_eq!(is_given(seed, cycle + VERIFYING), given, "{seed}, {cycle}");
+                }
+                begin
+            })
+            .collect();
+        assert_eq!(begins, BTreeSet::from([None, Some(0), Some(1), Some(2)]));
+        let script = Script::new(5, 2);
+        let locations: BTreeSet<_> = (0..100).map(|n| script.location(1, n)).collect();
+        assert_eq!(locations.len(), 3);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! These must hold: the victim continues, or says clearly what failed; nothing acknowledged is
 //! missing for a process without faults; a failed sync of the log or of the manifest poisons the
 //! store, and no write is acknowledged that began after a client got that error; no sync of a file
-//! is called again after it failed (see [`synced_again`]); the failed sync of a table does not
-//! poison; there is no panic and no hang.
+//! is called again after it failed (see [`synced_again`]); the failed sync of a table, or of
+//! the folder of the second location of tables, does not poison; there is no panic and no hang.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ use rustix::process::Signal;
 
 use super::messages::{Health, Message};
 use super::parent::{Bench, PATIENCE, Received, Victim, settled};
-use super::script::Script;
+use super::script::{Script, VERIFYING};
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
@@ -161,6 +161,8 @@ enum Kind {
     Pointer,
     Table,
     Folder,
+    /// The folder of the second location of tables.
+    Redirect,
     Other,
 }
 
@@ -172,6 +174,7 @@ impl Kind {
             Kind::Pointer => "pointer",
             Kind::Table => "table",
             Kind::Folder => "folder",
+            Kind::Redirect => "second_location",
             Kind::Other => "other",
         }
     }
@@ -184,6 +187,7 @@ impl Kind {
             _ if name.starts_with("CURRENT") || name.starts_with(".CURRENT") => Kind::Pointer,
             _ if name.ends_with(".tbl") => Kind::Table,
             "the-log" | "the-tables" => Kind::Folder,
+            "the-redirect" => Kind::Redirect,
             _ if path == store => Kind::Folder,
             _ => Kind::Other,
         }
@@ -438,7 +442,7 @@ fn count(bench: &mut Bench) -> Result<Counted, String> {
     let mut victim = bench.start(&order, script, &before)?;
     work(bench, &mut victim, None)?;
     bench.ended_well(&mut victim)?;
-    let later = bench.order(1000);
+    let later = bench.order(VERIFYING);
     bench.verify(&later)?;
     Ok(Counted::of(
         &read_log(&log)?,
@@ -538,7 +542,7 @@ fn with_fault(bench: &mut Bench, cycle: u64, fault: &Fault) -> Result<(), String
             coverage.add(&format!("met.{kind}"));
         }
     }
-    let later = bench.order(cycle + 1000);
+    let later = bench.order(cycle + VERIFYING);
     bench
         .verify(&later)
         .map_err(|e| format!("{e}\nthe run before: {after}; {errors}"))?;
@@ -599,7 +603,7 @@ fn judge(bench: &Bench, fault: &Fault, trace: &[Traced]) -> Result<BTreeSet<&'st
     let mut only_tables = true;
     for failed in trace.iter().filter(|t| t.injected) {
         let kind = Kind::of(&failed.path, &store);
-        only_tables &= matches!(kind, Kind::Table | Kind::Other);
+        only_tables &= matches!(kind, Kind::Table | Kind::Redirect | Kind::Other);
         let of_it = || trace.iter().filter(|t| t.path == failed.path);
         if let Some(again) = synced_again(trace, failed, &outside) {
             return Err(format!(

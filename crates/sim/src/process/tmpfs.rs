@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use siltstone::{ErrorKind, Keyspace, Store};
 
 use super::parent::{Bench, PATIENCE, Received, Victim, settled};
-use super::script::Script;
+use super::script::{Script, VERIFYING};
 use super::victim::Order;
 use crate::coverage::Coverage;
 use crate::rng::Rng;
@@ -122,7 +122,7 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
         ..bench.order(cycle)
     };
     let later = Order {
-        cycle: cycle + 1000,
+        cycle: cycle + VERIFYING,
         ..order.clone()
     };
     let script = Script::new(bench.seed, cycle).without_long_keys();
@@ -251,7 +251,7 @@ fn from_inside(bench: &mut Bench) -> Result<(), String> {
     bench.coverage.add("resumed.by_itself");
     drop((ballast, default));
     store.close().map_err(failed("close"))?;
-    let order = bench.order(ROUNDS + 1000);
+    let order = bench.order(ROUNDS + VERIFYING);
     bench.verify(&order)
 }
 

@@ -8,12 +8,14 @@ use std::ops::Bound;
 use std::path::Path;
 
 use siltstone::check::{CheckStorages, check};
+use siltstone::manifest::recover;
 use siltstone::{Error, IterOptions, Storages, Store};
 
 use super::messages::{Dump, write_dump};
 use super::script::{KEYS, LANES, LONG_KEYS, Lane, OWN, key, prefix, space_name};
 use super::victim::{DAMAGED, End, Order, Outcome, not_open, same, scan, standard_output, wrong};
 use crate::model::{Bytes, Pairs};
+use crate::world::leaks::difference_of_tables;
 
 /// Reads everything: forward, backward, key by key, and many keys at once. All must agree.
 pub(super) fn verify(order: &Order) -> Outcome {
@@ -58,7 +60,21 @@ pub(super) fn verify(order: &Order) -> Outcome {
     match store.close() {
         // Only the open has written anything.
         Err(e) if !order.patient => Err(wrong(format!("close: [{}] {e}", e.kind()))),
+        Ok(()) if !order.reader => nothing_is_left_over(&order.path),
         _ => Ok(()),
+    }
+}
+
+/// Checks that the folders of a store that was closed have exactly the tables of its manifest, each
+/// at its location.
+fn nothing_is_left_over(path: &Path) -> Outcome {
+    let storages = Storages::find(path).map_err(|e| not_open(&e))?;
+    let found = recover(&*storages.manifest).map_err(|e| not_open(&e))?;
+    let found = found.ok_or_else(|| wrong("a store that was closed is gone".to_string()))?;
+    let locations = [&storages.tables].into_iter().chain(&storages.redirect);
+    match difference_of_tables(&found.state, locations, |_| true).map_err(wrong)? {
+        None => Ok(()),
+        Some(difference) => Err(wrong(format!("a store that was closed: {difference}"))),
     }
 }
 

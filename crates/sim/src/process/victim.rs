@@ -312,8 +312,18 @@ impl Stage<'_> {
             compactions: narrow("compaction_count"),
             log_bytes: stats.log.appended_bytes,
             ingests: narrow("ingest_count"),
+            redirected: narrow("redirected_flush_count"),
         };
         Ok(self.pipe.send(state)?)
+    }
+
+    /// With a second location of tables, chooses the one to which flushes go from operation `n` of a
+    /// lane on. Without pressure they would all go to the first one.
+    fn choose_location(&self, lane: usize, n: u64) {
+        if !self.store.stats().locations.is_empty() {
+            let location = self.script.location(lane, n);
+            self.store.test_hooks().force_location(location);
+        }
     }
 
     /// Whether an error is allowed.
@@ -419,6 +429,9 @@ impl<'a> Worker<'a> {
             }
             let op = self.stage.script.op(self.lane, n);
             let lane = self.lane;
+            if n == 0 || matches!(op, Op::Flush(_) | Op::FlushAll) {
+                self.stage.choose_location(lane, n);
+            }
             if !op.changes() {
                 if let Err(e) = self.look(&op)? {
                     self.stage
