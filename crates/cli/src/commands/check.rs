@@ -2,12 +2,13 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, TORN_RECORD, check};
 use siltstone::{Error, Storages};
-use siltstone_storage::ObjectMeta;
+use siltstone_storage::{ObjectMeta, Storage};
 
 use super::{OPTIONS_FILE, OptionsFile, is_own, place};
 use crate::args::CheckArgs;
@@ -141,7 +142,9 @@ fn absent_keyspaces(store: &Path, report: &CheckReport) -> Vec<String> {
 /// The path of a file of the store, or the path at which a missing file belongs.
 fn path_of(storages: &Storages, file: &str) -> PathBuf {
     let places = [&storages.manifest, &storages.log, &storages.tables];
-    let mut paths = places.map(|place| Path::new(&place.location()).join(file));
+    let places = places.into_iter().chain(&storages.redirect);
+    let path = |place: &Arc<dyn Storage>| Path::new(&place.location()).join(file);
+    let mut paths: Vec<PathBuf> = places.map(path).collect();
     let found = paths
         .iter()
         .position(|path| path.symlink_metadata().is_ok());
