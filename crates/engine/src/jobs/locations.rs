@@ -22,6 +22,7 @@ use crate::formats::directories::REDIRECT;
 use crate::jobs::Jobs;
 use crate::jobs::places::{Blame, Load, Redirecting, ends_first};
 use crate::jobs::schedule::{Running, Schedule};
+use crate::jobs::take::flushes_max;
 use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::error::{Error, ErrorKind};
@@ -108,7 +109,8 @@ impl Schedule {
             }
         };
         let home_rate = self.places.bytes_per_s(0).unwrap_or(UNMEASURED_BYTES_PER_S);
-        let rate = self.places.bytes_per_s(REDIRECT).unwrap_or(home_rate);
+        let measured = self.places.believed_bytes_per_s(now);
+        let rate = measured.unwrap_or(home_rate);
         let load = |location, bytes_per_s| Load {
             running_bytes: self
                 .running()
@@ -118,16 +120,26 @@ impl Schedule {
             bytes_per_s,
         };
         let (home, redirect) = (load(0, home_rate), load(REDIRECT, rate));
-        let map = jobs.catalog().keyspaces();
-        let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
+        let count = self.running().iter().filter(is_flush_at(REDIRECT)).count();
+        // If the second location hangs, one flush at least still runs at the first one. And as long
+        // as it is not known how fast the second one is, one flush finds that out.
+        let most = match measured {
+            Some(_) => flushes_max(env) - 1,
+            None => 1,
+        };
         let location = match forced {
             Some(location) => location,
             None if self.places.is_full(0, now) => REDIRECT,
-            None if is_behind() => ends_first(home, redirect, bytes),
+            None if env.flush_load().is_behind() && count < most => {
+                ends_first(home, redirect, bytes)
+            }
             None => 0,
         };
         if location == 0 {
             return;
+        }
+        if measured.is_some() {
+            self.places.note_chosen();
         }
         placed.location = location;
         placed.expected_ns = u64::try_from(redirect.ends_ns(bytes)).unwrap_or(u64::MAX);
@@ -217,8 +229,12 @@ impl Jobs {
             return;
         }
         let location = work.placed.location;
+        // A small one says little of the rate: its time is that of the syncs.
+        let measures = bytes >= work.keyspace.limits().memtable_bytes / 2;
         let mut schedule = self.schedule.lock();
-        schedule.places.flushed(location, begun, env.now(), bytes);
+        schedule
+            .places
+            .flushed(location, (begun, env.now()), bytes, measures);
         if location == REDIRECT {
             env.metrics().redirected_flush_count.add(1);
             env.metrics().redirected_flush_bytes.add(bytes);
@@ -235,14 +251,13 @@ impl Jobs {
         if !env.locations().exists() {
             return;
         }
-        let map = self.catalog().keyspaces();
         let now = env.now();
         let mut schedule = self.schedule.lock();
         let at_redirect = |r: &Running| r.placed.as_ref().is_some_and(|p| p.location == REDIRECT);
         if schedule.places.redirecting.is_none()
             || schedule.running().iter().any(at_redirect)
             || schedule.places.is_full(0, now)
-            || map.by_id.values().any(|k| k.watch.is_behind())
+            || env.flush_load().is_behind()
         {
             return;
         }

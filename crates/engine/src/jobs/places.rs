@@ -23,6 +23,14 @@ const UNREAD_FIRST: Duration = Duration::from_secs(1);
 /// The longest such time.
 const UNREAD_LONGEST: Duration = Duration::from_secs(300);
 
+/// How long the rate of the second location is believed after a flush that measured it. Then one
+/// flush measures it again, because a location that seemed slow may not be slow any more. Each time
+/// that nothing went there meanwhile because it was slow doubles this time.
+const BELIEVED_FIRST: Duration = Duration::from_secs(2);
+
+/// The longest such time.
+const BELIEVED_LONGEST: Duration = Duration::from_secs(300);
+
 /// A table that a compaction could not read.
 #[derive(Clone, Copy)]
 struct Unread {
@@ -41,6 +49,12 @@ pub(super) struct Redirecting {
 pub(crate) struct Places {
     /// How fast flushes at each location are.
     meters: [FlushMeter; 2],
+    /// How long the rate of the second location is believed after a flush; zero before the first.
+    believed_for: Duration,
+    /// Until when it is believed.
+    believed_until: Option<Instant>,
+    /// Whether a flush has gone there by its measured rate since it was last measured anew.
+    is_chosen: bool,
     /// When nothing is flushed to the second location, because flushes there have failed.
     pub(super) pauses: Pauses,
     /// Whether an event has said that the second location is not used.
@@ -82,6 +96,33 @@ impl Places {
         self.meters.get(location as usize)?.bytes_per_s()
     }
 
+    /// The rate of flushes at the second location, if it was measured lately.
+    pub(super) fn believed_bytes_per_s(&self, now: Instant) -> Option<u64> {
+        let is_believed = self.believed_until.is_some_and(|until| now < until);
+        self.bytes_per_s(REDIRECT).filter(|_| is_believed)
+    }
+
+    /// A flush goes to the second location by its measured rate.
+    pub(super) fn note_chosen(&mut self) {
+        self.is_chosen = true;
+    }
+
+    /// Adds a flush to the rate of a location.
+    fn measure(&mut self, location: u32, (begun, ended): (Instant, Instant), bytes: u64) {
+        if location == REDIRECT {
+            if self.believed_bytes_per_s(ended).is_none() {
+                self.meters[REDIRECT as usize] = FlushMeter::default();
+                self.believed_for = match std::mem::take(&mut self.is_chosen) {
+                    true => BELIEVED_FIRST,
+                    false => self.believed_for.saturating_mul(2),
+                };
+                self.believed_for = self.believed_for.clamp(BELIEVED_FIRST, BELIEVED_LONGEST);
+            }
+            self.believed_until = Some(ended + self.believed_for);
+        }
+        self.meters[location as usize].ended(begun, ended, bytes);
+    }
+
     /// The tables that picks leave out now.
     pub(super) fn unread(&self, now: Instant) -> Vec<u64> {
         let unread = self.unread.iter().filter(|(_, unread)| now < unread.until);
@@ -121,10 +162,19 @@ impl Places {
         self.pauses.is_paused(now)
     }
 
-    /// A flush at this location was installed.
-    pub(super) fn flushed(&mut self, location: u32, begun: Instant, now: Instant, bytes: u64) {
+    /// A flush at this location was installed. `measures` says whether it is large enough to
+    /// measure the rate.
+    pub(super) fn flushed(
+        &mut self,
+        location: u32,
+        (begun, now): (Instant, Instant),
+        bytes: u64,
+        measures: bool,
+    ) {
         self.full_until[location as usize] = None;
-        self.meters[location as usize].ended(begun, now, bytes);
+        if measures {
+            self.measure(location, (begun, now), bytes);
+        }
         if location == REDIRECT {
             self.pauses.ended(true, now);
             if let Some(redirecting) = &mut self.redirecting {
@@ -192,13 +242,47 @@ mod tests {
     }
 
     #[test]
+    fn the_rate_of_the_second_location_is_forgotten_after_a_while() {
+        let mut places = Places::default();
+        let rate = |places: &Places, ms| places.believed_bytes_per_s(at_ms(ms));
+        assert_eq!(rate(&places, 0), None);
+        places.flushed(REDIRECT, (at_ms(0), at_ms(1000)), 100, false);
+        assert_eq!(rate(&places, 1000), None, "too small");
+        // It is slow, so nothing goes there before the rate is forgotten.
+        for (ended, until) in [(1000, 3000), (4000, 8000), (9000, 17_000)] {
+            places.flushed(REDIRECT, (at_ms(ended - 1000), at_ms(ended)), ended, true);
+            assert_eq!(
+                rate(&places, until - 1),
+                Some(ended),
+                "without earlier ones"
+            );
+            assert_eq!(rate(&places, until), None);
+            assert_eq!(
+                places.bytes_per_s(REDIRECT),
+                Some(ended),
+                "it is still shown"
+            );
+        }
+        // Flushes go there by its rate.
+        places.flushed(REDIRECT, (at_ms(17_000), at_ms(18_000)), 5, true);
+        places.note_chosen();
+        places.flushed(REDIRECT, (at_ms(18_000), at_ms(19_000)), 5, true);
+        assert_eq!(rate(&places, 19_000 + 15_999), Some(5));
+        places.flushed(REDIRECT, (at_ms(50_000), at_ms(51_000)), 5, true);
+        assert_eq!(
+            (rate(&places, 52_999), rate(&places, 53_000)),
+            (Some(5), None)
+        );
+    }
+
+    #[test]
     fn a_full_location_is_tried_again() {
         let mut places = Places::default();
         places.set_full(0, at_ms(10));
         assert!(places.is_full(0, at_ms(1009)) && !places.is_full(0, at_ms(1010)));
         assert!(!places.is_full(REDIRECT, at_ms(10)));
         places.set_full(0, at_ms(2000));
-        places.flushed(0, at_ms(2000), at_ms(2001), 5);
+        places.flushed(0, (at_ms(2000), at_ms(2001)), 5, true);
         assert!(!places.is_full(0, at_ms(2002)));
     }
 }

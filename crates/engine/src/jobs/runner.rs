@@ -297,9 +297,9 @@ impl JobRunner {
 
     /// The storage that tables at a location are written to.
     pub(crate) fn outputs_at(&self, location: u32) -> &Arc<dyn Storage> {
-        // The store has every location that a flush is given.
-        let outputs = self.outputs.get(location as usize);
-        outputs.unwrap_or(&self.outputs[0])
+        // The store has every location that a flush is given. Tables that were written to one
+        // location and recorded at another would be lost.
+        &self.outputs[location as usize]
     }
 
     /// The location for a flush of recovered data if there is no room at the first one.

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use siltstone_storage::planted;
 
 use crate::catalog::KeyspaceMap;
+use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
@@ -174,6 +175,11 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             Found::Nothing => return None,
         }
     }
+}
+
+/// The most flushes that run at once with `stall_policy = "redirect"`.
+pub(super) fn flushes_max(env: &Env) -> usize {
+    env.options().background_tasks.max(2) as usize
 }
 
 /// All keyspaces, beginning with the one after the keyspace that was served last.
@@ -370,10 +376,9 @@ impl Round<'_> {
     /// later. (With the other policies there are not more tasks than `background_tasks`.)
     fn has_enough_flushes(&self, schedule: &Schedule) -> bool {
         let env = &self.jobs.env;
-        let most = env.options().background_tasks.max(2) as usize;
         let running = schedule.running().iter();
         let flushes = running.filter(|r| r.kind == JobKind::Flush && r.placed.is_some());
-        env.live().stall_policy == StallPolicy::Redirect && flushes.count() >= most
+        env.live().stall_policy == StallPolicy::Redirect && flushes.count() >= flushes_max(env)
     }
 
     /// Whether the policy `adoc` lets this task begin a compaction now.

@@ -49,8 +49,6 @@ impl PickState {
         reserved: Vec<Reservation>,
         unread: Vec<u64>,
     ) -> PickState {
-        let map = jobs.catalog.keyspaces();
-        let is_behind = || map.by_id.values().any(|k| k.watch.is_behind());
         let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         // A compaction that nobody waits for does not take the last space.
         let counts_seeks = settings.pick.seek_compaction && !jobs.env.health().is_no_space();
@@ -63,7 +61,7 @@ impl PickState {
             free_bytes: jobs.env.free_bytes(),
             unread,
             // Only tables at the second location are moved for this.
-            is_calm: jobs.env.locations().exists() && !is_behind(),
+            is_calm: jobs.env.locations().exists() && !jobs.env.flush_load().is_behind(),
             view,
             settings,
             reserved,

@@ -1,0 +1,215 @@
+//! A second location of tables that is slow, or whose calls hang: nothing of the store waits for
+//! it.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::folders::{Folders, Layout};
+use common::{contents, key, simulate, small};
+use siltstone::stall::StallCause;
+use siltstone::{
+    Components, Event, EventListener, Keyspace, Options, StallPolicy, Storages, Store,
+};
+use siltstone_storage::fault::{Effect, Fault, FaultStorage, Rule};
+use siltstone_storage::{OpKind, RatedStorage, Rates, Runtime, Storage, StorageErrorKind};
+
+const ONE: Layout = Layout::of(0, 0);
+
+/// Longer than any test runs.
+const HANG: Duration = Duration::from_secs(3600);
+
+fn redirecting() -> Options {
+    Options {
+        stall_policy: StallPolicy::Redirect,
+        // Reads of tables are calls, and can hang.
+        map_tables: false,
+        ..small()
+    }
+}
+
+fn put_some(keyspace: &Keyspace, from: u64, count: u64, byte: u8) {
+    for i in from..from + count {
+        keyspace.put(&key(i), &[byte; 200]).unwrap();
+    }
+}
+
+/// The events of a store. No storage call is made while its lock is held.
+#[derive(Default)]
+#[allow(clippy::disallowed_types)]
+struct Heard(std::sync::Mutex<Vec<Event>>);
+
+impl EventListener for Heard {
+    fn on_event(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+/// A store with a second location, whose calls can hang.
+struct Hanging {
+    store: Store,
+    heard: Arc<Heard>,
+    second: FaultStorage,
+    folders: Folders,
+}
+
+impl Hanging {
+    fn new(rt: &Runtime, options: Options) -> Hanging {
+        let folders = Folders::new(rt);
+        let second = FaultStorage::new(Arc::new(folders.memory[1].clone()), rt);
+        let storages = Storages {
+            redirect: Some(Arc::new(second.clone())),
+            ..folders.storages(ONE)
+        };
+        let heard = Arc::new(Heard::default());
+        let components = Components {
+            listener: Some(heard.clone()),
+            ..Components::of(storages, rt.clone())
+        };
+        let store = Store::open_with(components, options).unwrap();
+        Hanging {
+            store,
+            heard,
+            second,
+            folders,
+        }
+    }
+
+    /// A store whose first location takes 2 MiB a second, and whose second one takes these.
+    fn pressed(rt: &Runtime, second_bytes_per_s: u64, tasks: u32) -> Hanging {
+        let folders = Folders::new(rt);
+        let second = FaultStorage::new(Arc::new(folders.memory[1].clone()), rt);
+        let slow = |inner: Arc<dyn Storage>, bytes_per_s| -> Arc<dyn Storage> {
+            let rates = Rates {
+                write_bytes_per_s: bytes_per_s,
+                read_bytes_per_s: 0,
+                queued_bytes_max: 16 << 10,
+                sync_time: Duration::from_micros(100),
+            };
+            Arc::new(RatedStorage::new(inner, rt, rates))
+        };
+        let storages = Storages {
+            tables: slow(Arc::new(folders.memory[2].clone()), 2 << 20),
+            redirect: Some(slow(Arc::new(second.clone()), second_bytes_per_s)),
+            ..folders.storages(ONE)
+        };
+        let options = Options {
+            memtable_bytes: 64 << 10,
+            background_tasks: tasks,
+            ..redirecting()
+        };
+        let heard = Arc::new(Heard::default());
+        let components = Components {
+            listener: Some(heard.clone()),
+            ..Components::of(storages, rt.clone())
+        };
+        let store = Store::open_with(components, options).unwrap();
+        Hanging {
+            store,
+            heard,
+            second,
+            folders,
+        }
+    }
+
+    fn fill(&self, from: u64, count: u64) {
+        let keyspace = self.store.default_keyspace().unwrap();
+        for i in from..from + count {
+            let value = [i as u8; 1000];
+            keyspace.put(&key(i * 7919 % 500), &value).unwrap();
+        }
+    }
+
+    fn redirected(&self) -> u64 {
+        self.store.stats().counter("redirected_flush_count")
+    }
+
+    /// The tables at each location.
+    fn tables(&self) -> [u64; 2] {
+        let state = self.store.test_hooks().state();
+        let mut count = [0; 2];
+        for keyspace in state.keyspaces.values() {
+            for (_, table) in keyspace.version.tables() {
+                count[table.location as usize] += 1;
+            }
+        }
+        count
+    }
+
+    /// Flushes twice to location 1 and once to location 0, without compactions.
+    fn flush_to_both(&self) {
+        let hooks = self.store.test_hooks();
+        hooks.pause_compaction(true);
+        let keyspace = self.store.default_keyspace().unwrap();
+        for (round, location) in [1, 0, 1].into_iter().enumerate() {
+            hooks.force_location(Some(location));
+            put_some(&keyspace, round as u64 * 40, 100, round as u8);
+            keyspace.delete_range(&key(7), &key(9)).unwrap();
+            self.store.flush().unwrap();
+        }
+        hooks.force_location(None);
+    }
+}
+
+/// The second location, which is much faster, hangs for a minute.
+#[test]
+fn a_fast_location_that_hangs_leaves_a_flush_for_the_first_one() {
+    simulate(|rt| {
+        for tasks in [1, 2, 4] {
+            let hanging = Hanging::pressed(&rt, 16 << 20, tasks);
+            hanging.fill(0, 1500);
+            assert!(hanging.redirected() > 0, "{tasks} tasks");
+            let begun = rt.now();
+            let minute = Duration::from_secs(60);
+            let rule = Rule::on(OpKind::Append, Fault::Delay(minute));
+            hanging.second.add(rule.until(begun + minute));
+            hanging.fill(1500, 2500);
+            let took = rt.now().since(begun);
+            assert!(hanging.second.fired_count(0) > 0, "{tasks} tasks");
+            assert!(took < Duration::from_secs(20), "{tasks} tasks: {took:?}");
+        }
+    });
+}
+
+/// One slow sync at a location that is as fast as the first one otherwise.
+#[test]
+fn one_slow_flush_does_not_end_the_redirection_for_good() {
+    simulate(|rt| {
+        let hanging = Hanging::pressed(&rt, 2 << 20, 2);
+        let rule = Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(1)));
+        hanging.second.add(rule.nth(0));
+        hanging.fill(0, 9000);
+        assert_eq!(hanging.second.fired_count(0), 1);
+        let before = hanging.redirected();
+        hanging.store.wait_until_idle().unwrap();
+        hanging.fill(9000, 6000);
+        let after = hanging.redirected();
+        assert!(after > before + 3, "{before} and {after}");
+    });
+}
+
+/// The times of small flushes are those of their syncs.
+#[test]
+fn small_flushes_do_not_measure_a_location() {
+    simulate(|rt| {
+        let hanging = Hanging::pressed(&rt, 4 << 20, 2);
+        let hooks = hanging.store.test_hooks();
+        let keyspace = hanging.store.default_keyspace().unwrap();
+        for location in [1, 0] {
+            hooks.force_location(Some(location));
+            for i in 0..8 {
+                keyspace.put(&key(i), b"x").unwrap();
+                hanging.store.flush().unwrap();
+            }
+        }
+        hooks.force_location(None);
+        for location in hanging.store.stats().locations {
+            assert_eq!(location.flush_bytes_per_s, None);
+        }
+        let before = hanging.redirected();
+        hanging.fill(0, 6000);
+        let after = hanging.redirected();
+        assert!(after > before + 3, "{before} and {after}");
+    });
+}
