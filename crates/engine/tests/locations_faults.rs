@@ -213,3 +213,74 @@ fn small_flushes_do_not_measure_a_location() {
         assert!(after > before + 3, "{before} and {after}");
     });
 }
+
+/// One flush at the second location hangs. Its memtable is flushed again at the first one, so it
+/// holds neither the log nor level 0, and what the late flush makes is never installed.
+#[test]
+fn a_flush_that_hangs_is_abandoned() {
+    common::with_seeds(8, |rt, seed| {
+        let kinds = [OpKind::Create, OpKind::Append, OpKind::Sync, OpKind::Read];
+        let tasks = if seed % 8 < 4 { 1 } else { 4 };
+        abandon(&rt, kinds[seed as usize % 4], tasks);
+    });
+}
+
+fn abandon(rt: &Runtime, kind: OpKind, tasks: u32) {
+    let hang = Duration::from_secs(120);
+    let options = Options {
+        log_bytes_max: 1 << 20,
+        background_tasks: tasks,
+        ..redirecting()
+    };
+    let hanging = Hanging::new(rt, options);
+    let store = &hanging.store;
+    let keyspace = store.default_keyspace().unwrap();
+    let hooks = store.test_hooks();
+    hooks.force_location(Some(1));
+    hanging
+        .second
+        .add(Rule::on(kind, Fault::Delay(hang)).nth(0));
+    put_some(&keyspace, 0, 1500, 0);
+    rt.sleep(Duration::from_secs(1));
+    assert_eq!(hanging.second.fired_count(0), 1, "{kind:?}");
+    hooks.force_location(None);
+    let begun = rt.now();
+    for round in 0..20 {
+        put_some(&keyspace, 0, 1000, round);
+    }
+    let wanted = contents(store);
+    // Others go on as if nothing hung.
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    let took = rt.now().since(begun);
+    assert!(took < hang / 2, "{kind:?}: {took:?}");
+    let stats = store.stats();
+    assert_eq!(stats.counter("abandoned_flush_count"), 1, "{kind:?}");
+    assert_eq!(stats.jobs_failing, None, "{kind:?}");
+    assert_eq!(hanging.tables()[1], 0, "{kind:?}");
+    // The late flush ends, and leaves nothing.
+    rt.sleep(hang);
+    assert_eq!(contents(store), wanted, "{kind:?}");
+    assert_eq!(hanging.tables()[1], 0, "{kind:?}");
+    let left = hanging.folders.names()[1].clone();
+    assert!(
+        !left.iter().any(|name| name.ends_with(".tbl")),
+        "{kind:?}: {left:?}"
+    );
+    let stats = store.stats();
+    assert_eq!(stats.health, "good", "{kind:?}");
+    assert_eq!(stats.jobs_failing, None, "{kind:?}");
+    // The location is used again.
+    let before = hanging.redirected();
+    hooks.force_location(Some(1));
+    put_some(&keyspace, 0, 100, 99);
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    assert_eq!(hanging.redirected(), before + 1, "{kind:?}");
+    hooks.force_location(None);
+    let wanted = contents(store);
+    drop(keyspace);
+    hanging.store.close().unwrap();
+    let store = hanging.folders.try_open(ONE.and(1), redirecting());
+    assert_eq!(contents(&store.unwrap()), wanted, "{kind:?}");
+}

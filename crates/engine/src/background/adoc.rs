@@ -151,7 +151,7 @@ impl Tuner {
     fn start_workers(&mut self, compactions: u32, usual: u32) {
         for number in self.workers.max(usual)..compactions {
             let (jobs, slots) = (self.parts.jobs.clone(), self.slots.clone());
-            let run = move || worker(&jobs, slots.as_ref(), Role::Tuned);
+            let run = move || worker(&jobs, slots.as_ref(), Role::Tuned, None);
             let env = &self.parts.env;
             let mut handles = self.handles.lock();
             // A close takes the handles after it has said that it closes.

@@ -13,6 +13,7 @@ use siltstone_storage::{Instant, StorageErrorKind};
 
 use super::adoc::Tuner;
 use super::panics::{failed, guarded, panicked};
+use super::stand_ins::StandIns;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::obsolete::delete_obsolete;
 use crate::commit::Commit;
@@ -45,12 +46,13 @@ struct Maintenance<'a> {
     /// been missing by then, and since when it has been available.
     space_since: Option<(u64, Instant)>,
     tuner: Tuner,
+    stand_ins: StandIns,
     /// See [`Maintenance::look_ahead`].
     last_look: Option<Instant>,
 }
 
 /// Runs maintenance until the store closes.
-pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, tuner: Tuner) {
+pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, tuner: Tuner, stand_ins: StandIns) {
     let env = &parts.env;
     let opened = env.now();
     let mut maintenance = Maintenance {
@@ -64,6 +66,7 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, tuner: Tuner) {
         watches: SealWatches::default(),
         space_since: None,
         tuner,
+        stand_ins,
         last_look: None,
     };
     let mut panics = 0;
@@ -155,6 +158,7 @@ impl Maintenance<'_> {
         {
             parts.env.locations().set_free_bytes(redirect.free_bytes());
         }
+        self.stand_ins.step();
         parts.jobs.end_redirect();
         for keyspace in parts.catalog.keyspaces().by_id.values() {
             keyspace.set_free_bytes(free);

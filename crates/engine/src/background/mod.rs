@@ -23,6 +23,7 @@ mod close;
 mod maintenance;
 mod panics;
 mod slots;
+mod stand_ins;
 mod supplies;
 mod worker;
 
@@ -32,6 +33,7 @@ use adoc::Tuner;
 use panics::guarded;
 use siltstone_storage::{JoinHandle, Mutex};
 use slots::Slots;
+use stand_ins::StandIns;
 
 use crate::jobs::take::Role;
 use crate::services::parts::Parts;
@@ -91,7 +93,7 @@ impl Background {
             let jobs = parts.jobs.clone();
             let slots = self.slots.clone();
             self.spawn(&format!("silt-worker-{i}"), move || {
-                worker::worker(&jobs, slots.as_ref(), role);
+                worker::worker(&jobs, slots.as_ref(), role, None);
             })?;
         }
         if let Some(slots) = self.slots.clone() {
@@ -99,8 +101,9 @@ impl Background {
         }
         let (all, own_file) = (parts.clone(), self.own_file.clone());
         let tuner = Tuner::new(parts, self.slots.clone(), self.handles.clone());
+        let stand_ins = StandIns::new(parts, self.slots.clone(), self.handles.clone());
         self.spawn("silt-maintenance", move || {
-            maintenance::maintain(&all, &own_file, tuner);
+            maintenance::maintain(&all, &own_file, tuner, stand_ins);
         })?;
         let all = parts.clone();
         self.spawn("silt-supplies", move || supplies::supply(&all))?;

@@ -29,8 +29,14 @@ use crate::types::options::StallPolicy;
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a worker with this role until the store closes. It starts work in the slots of other sides,
-/// but runs only work of the host.
-pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) {
+/// but runs only work of the host. If it stands in for the worker of work that hangs, it ends when
+/// that work does.
+pub(super) fn worker(
+    jobs: &Arc<Jobs>,
+    slots: Option<&Arc<Slots>>,
+    role: Role,
+    stands_in_for: Option<u64>,
+) {
     yield_cores(
         jobs.env(),
         match role {
@@ -38,7 +44,9 @@ pub(super) fn worker(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) {
             Role::All | Role::Flushes | Role::Tuned => FLUSH_NICE,
         },
     );
-    repeat(jobs.catalog(), "a worker", || work(jobs, slots, role));
+    repeat(jobs.catalog(), "a worker", || {
+        work(jobs, slots, role, stands_in_for)
+    });
 }
 
 /// By how much the nice value of a task that flushes exceeds that of the process, at most. A writer
@@ -54,12 +62,20 @@ pub(super) fn yield_cores(env: &Env, most: u32) {
     }
 }
 
-/// Waits for work and does it. Returns false if the store is being closed.
-fn work(jobs: &Arc<Jobs>, slots: Option<&Arc<Slots>>, role: Role) -> bool {
+/// Waits for work and does it. Returns false if the worker ends.
+fn work(
+    jobs: &Arc<Jobs>,
+    slots: Option<&Arc<Slots>>,
+    role: Role,
+    stands_in_for: Option<u64>,
+) -> bool {
     let work = loop {
         let seen = jobs.env().work().count();
         if jobs.env().is_closing() {
             schedule::end_returned(jobs);
+            return false;
+        }
+        if stands_in_for.is_some_and(|id| !jobs.hangs(id)) {
             return false;
         }
         if role == Role::Tuned && jobs.compactions_max().is_none() {

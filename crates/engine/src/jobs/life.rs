@@ -261,7 +261,9 @@ impl Jobs {
                 if is_separated {
                     runner.separated_pauses.lock().ended(true, self.env.now());
                 }
-                let took = (adopted == 0).then(|| (work.bytes(), time.as_nanos() as u64));
+                // An abandoned flush says nothing of the side.
+                let is_whole = adopted == 0 && !work.cancel.is_cancelled();
+                let took = is_whole.then(|| (work.bytes(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
                 if work.kind() == JobKind::Compaction {
                     let compacted = Compacted {
@@ -361,7 +363,11 @@ impl Jobs {
 
     /// Installs the outcome of a piece of work and reports it.
     pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
-        work.stage.set(Stage::Finishing);
+        if !self.begin_to_finish(work) {
+            // Another flush of the memtable runs, or is installed.
+            self.runner.discard(work.placed.location, &outcome.tables);
+            return Err(cancelled());
+        }
         // This happens before the installation, because the installation wakes those who wait for
         // the job, and they should find the job's memory released.
         if work.placed.side == self.runner.sides.host() {

@@ -6,7 +6,12 @@
 //!
 //! Failures at the second location are failures of that location, and not of the store: the flush
 //! runs again at location 0. A table there that a compaction could not read is left out by the next
-//! picks, for a time that grows.
+//! picks, for a time that grows. A flush that hangs there is *abandoned*: its memtable is flushed
+//! again at location 0, and what the late one makes is deleted when it ends. It keeps its task, so
+//! another task stands in until then.
+//!
+//! Invariant: an abandoned flush installs nothing. Whether a flush to the second location is
+//! abandoned and whether it begins to be installed is decided under the lock of the schedule.
 //!
 //! Threading: the lock of the schedule, under which no I/O happens.
 
@@ -14,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
+use siltstone_table::exec::RemarkListener;
 
 use crate::commit::flush_meter::UNMEASURED_BYTES_PER_S;
 use crate::env::Env;
@@ -22,7 +28,7 @@ use crate::formats::directories::REDIRECT;
 use crate::jobs::Jobs;
 use crate::jobs::places::{Blame, Load, Redirecting, ends_first};
 use crate::jobs::schedule::{Running, Schedule};
-use crate::jobs::take::flushes_max;
+use crate::jobs::take::{Role, flushes_max};
 use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::error::{Error, ErrorKind};
@@ -34,6 +40,9 @@ const OVERRUN_FACTOR: u32 = 4;
 
 /// It has not overrun before this time, whatever was expected.
 const OVERRUN_LEAST: Duration = Duration::from_millis(200);
+
+/// A flush that has overrun hangs if it has not progressed for this time.
+const HANGS_AFTER: Duration = Duration::from_secs(5);
 
 /// The log segments for which the second location leaves room if its disk has the log as well.
 const SEGMENTS_LEFT: u64 = 4;
@@ -56,7 +65,7 @@ fn has_room(env: &Env, memtable_bytes: u64) -> bool {
 fn is_usable(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) -> bool {
     let (locations, places) = (env.locations(), &schedule.places);
     locations.exists()
-        && !schedule.running().iter().any(|r| has_overrun(r, now))
+        && !schedule.running().iter().any(|r| r.has_overrun(now))
         && env.live().stall_policy == StallPolicy::Redirect
         && !locations.is_lost()
         && !places.is_suspended(now)
@@ -64,13 +73,22 @@ fn is_usable(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) 
         && has_room(env, memtable_bytes)
 }
 
-/// Whether work is a flush to the second location that takes much longer than was expected.
-fn has_overrun(running: &Running, now: Instant) -> bool {
-    let placed = running.placed.as_ref();
-    placed.is_some_and(|placed| {
-        let usual = Duration::from_nanos(placed.expected_ns).saturating_mul(OVERRUN_FACTOR);
-        placed.location == REDIRECT && now.since(placed.begun) > usual.max(OVERRUN_LEAST)
-    })
+impl Running {
+    /// Whether this is a flush to the second location that takes much longer than was expected.
+    pub(super) fn has_overrun(&self, now: Instant) -> bool {
+        self.placed.as_ref().is_some_and(|placed| {
+            let usual = Duration::from_nanos(placed.expected_ns).saturating_mul(OVERRUN_FACTOR);
+            placed.location == REDIRECT && now.since(placed.begun) > usual.max(OVERRUN_LEAST)
+        })
+    }
+
+    /// Whether this is a flush to the second location that hangs.
+    fn hangs(&self, now: Instant) -> bool {
+        // Nothing that is done to install it happens at the second location.
+        self.has_overrun(now)
+            && self.stage.get() != Stage::Finishing
+            && self.still_for(now) >= HANGS_AFTER
+    }
 }
 
 /// The path of the second location, for events.
@@ -105,7 +123,9 @@ impl Schedule {
         let is_flush_at = |location| {
             move |r: &&Running| {
                 let placed = r.placed.as_ref();
-                r.kind == JobKind::Flush && placed.is_some_and(|p| p.location == location)
+                r.kind == JobKind::Flush
+                    && !r.is_abandoned
+                    && placed.is_some_and(|p| p.location == location)
             }
         };
         let home_rate = self.places.bytes_per_s(0).unwrap_or(UNMEASURED_BYTES_PER_S);
@@ -154,7 +174,120 @@ impl Schedule {
     }
 }
 
+impl Schedule {
+    /// Abandons the flushes that hang at the second location.
+    pub(super) fn abandon_hanging(&mut self, env: &Env) {
+        if !env.locations().exists() {
+            return;
+        }
+        let now = env.now();
+        self.note_reads(now);
+        let mut count = 0;
+        for running in self.running_mut() {
+            if running.is_abandoned || !running.hangs(now) {
+                continue;
+            }
+            count += 1;
+            running.is_abandoned = true;
+            running.cancel.cancel();
+            running
+                .remark
+                .remark("it hangs, and its memtable is flushed at location 0");
+            if let Some(source) = running.memtable.upgrade() {
+                source.stays_home.store(true, Ordering::Release);
+                source.end_flush();
+                source.flushing.store(false, Ordering::Release);
+            }
+        }
+        for _ in 0..count {
+            env.metrics().abandoned_flush_count.add(1);
+            let why = format!("a flush has not progressed for {} s", HANGS_AFTER.as_secs());
+            let error = Error::new(ErrorKind::Io, why).advice("look at the disk of this folder");
+            self.flush_failed(env, &error, now);
+        }
+        if count > 0 {
+            env.work().notify();
+            env.maintenance().notify();
+        }
+    }
+
+    /// Whether a flush was abandoned whose call has not returned yet.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.running().iter().any(|r| r.is_abandoned)
+    }
+
+    /// Whether this work was abandoned.
+    pub(super) fn is_abandoned(&self, id: u64) -> bool {
+        self.running()
+            .iter()
+            .any(|r| r.is_abandoned && r.id() == id)
+    }
+
+    /// A flush to the second location has failed.
+    fn flush_failed(&mut self, env: &Env, error: &Error, now: Instant) {
+        let places = &mut self.places;
+        places.pauses.ended(false, now);
+        let is_lost = env.locations().is_lost();
+        if (is_lost || places.is_suspended(now)) && !places.is_reported {
+            places.is_reported = true;
+            let left = places.pauses.left(now);
+            let for_us = (!is_lost).then_some(left.as_micros() as u64);
+            env.metrics().location_suspended_count.add(1);
+            env.events().emit(|| Event::LocationSuspended {
+                place: place(env),
+                error: error.clone(),
+                for_us,
+            });
+        }
+    }
+}
+
 impl Jobs {
+    /// Abandons the flushes that hang at the second location.
+    pub(crate) fn abandon_hanging(&self) {
+        if self.env().locations().exists() {
+            self.schedule.lock().abandon_hanging(self.env());
+        }
+    }
+
+    /// Marks work as being installed. Returns false if it was abandoned.
+    pub(super) fn begin_to_finish(&self, work: &Work) -> bool {
+        let is_redirected = work.placed.location == REDIRECT;
+        let schedule = is_redirected.then(|| self.schedule.lock());
+        let is_abandoned = schedule.as_ref().is_some_and(|s| s.is_abandoned(work.id));
+        if !is_abandoned {
+            work.stage.set(Stage::Finishing);
+        }
+        !is_abandoned
+    }
+
+    /// The work whose tasks hang and have no stand-in yet, with the roles of these tasks. They have
+    /// one from now on.
+    pub(crate) fn without_stand_in(&self) -> Vec<(u64, Role)> {
+        if !self.env().locations().exists() {
+            return Vec::new();
+        }
+        let mut schedule = self.schedule.lock();
+        let hanging = schedule.running_mut().iter_mut();
+        let hanging = hanging.filter(|r| r.is_abandoned && !r.has_stand_in);
+        let with_role = |running: &mut Running| {
+            running.has_stand_in = true;
+            Some((running.id(), running.placed.as_ref()?.role?))
+        };
+        hanging.filter_map(with_role).collect()
+    }
+
+    /// Whether the task of this work hangs.
+    pub(crate) fn hangs(&self, id: u64) -> bool {
+        self.schedule.lock().is_abandoned(id)
+    }
+
+    /// The number of tasks that hang.
+    pub(crate) fn hanging_count(&self) -> usize {
+        let schedule = self.schedule.lock();
+        schedule.running().iter().filter(|r| r.is_abandoned).count()
+    }
+
     /// Finds out whose failure it is that work failed, and remembers it.
     pub(crate) fn blame(&self, work: &Work, error: &Error) -> Blame {
         let env = self.env();
@@ -170,6 +303,9 @@ impl Jobs {
         let now = env.now();
         let memtable_bytes = work.keyspace.limits().memtable_bytes;
         let mut schedule = self.schedule.lock();
+        if schedule.is_abandoned(work.id) {
+            return Blame::Location;
+        }
         let is_no_space = error.kind() == ErrorKind::NoSpace;
         match &work.what {
             What::Flush(_) if work.placed.location == REDIRECT && is_no_space => {
@@ -178,20 +314,7 @@ impl Jobs {
             }
             What::Flush(source) if work.placed.location == REDIRECT => {
                 source.stays_home.store(true, Ordering::Release);
-                let places = &mut schedule.places;
-                places.pauses.ended(false, now);
-                let is_lost = env.locations().is_lost();
-                if (is_lost || places.is_suspended(now)) && !places.is_reported {
-                    places.is_reported = true;
-                    let left = places.pauses.left(now);
-                    let for_us = (!is_lost).then_some(left.as_micros() as u64);
-                    env.metrics().location_suspended_count.add(1);
-                    env.events().emit(|| Event::LocationSuspended {
-                        place: place(env),
-                        error: error.clone(),
-                        for_us,
-                    });
-                }
+                schedule.flush_failed(env, error, now);
                 Blame::Location
             }
             What::Flush(source) if is_no_space => {
@@ -253,7 +376,10 @@ impl Jobs {
         }
         let now = env.now();
         let mut schedule = self.schedule.lock();
-        let at_redirect = |r: &Running| r.placed.as_ref().is_some_and(|p| p.location == REDIRECT);
+        let at_redirect = |r: &Running| {
+            let placed = r.placed.as_ref();
+            placed.is_some_and(|p| p.location == REDIRECT) && !r.is_abandoned
+        };
         if schedule.places.redirecting.is_none()
             || schedule.running().iter().any(at_redirect)
             || schedule.places.is_full(0, now)

@@ -6,14 +6,15 @@
 //! a side other than the host waits in the same way (`put_back`). While work waits, its reservation
 //! and the input of its job stay.
 //!
-//! Invariants: a memtable is flushed by one task at a time; reservations of running jobs are
+//! Invariants: a memtable is flushed by one task at a time, apart from a flush that was abandoned
+//! because it hangs at the second location of tables and will install nothing; reservations of running jobs are
 //! disjoint (`pick` sees them all, under this lock).
 //!
 //! Threading: one mutex (`Jobs::schedule`); no I/O under it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use litemap::LiteMap;
@@ -40,7 +41,7 @@ use crate::tree::pick::{
     self, Deletes, LastPicked, ManualRange, NOTHING_PICKED, Overlaps, Reservation,
 };
 use crate::tree::tables::TableHandle;
-use crate::tree::view::{KeyspaceCore, KeyspaceView};
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
@@ -64,10 +65,26 @@ pub(super) struct Running {
     read_at: Instant,
     pub(super) stage: Arc<StageCell>,
     pub(super) remark: Arc<RemarkCell>,
-    cancel: CancelToken,
+    pub(super) cancel: CancelToken,
+    /// The memtable of a flush.
+    pub(super) memtable: Weak<MemSource>,
+    /// It hangs at the second location. Its memtable was released, and it will install nothing.
+    pub(super) is_abandoned: bool,
+    /// A task was started in place of the one that hangs.
+    pub(super) has_stand_in: bool,
 }
 
 impl Running {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// For how long the job has not progressed, as far as this was noticed.
+    pub(super) fn still_for(&self, now: Instant) -> Duration {
+        let begun = self.placed.as_ref().map_or(now, |placed| placed.begun);
+        now.since(self.read_at.max(begun))
+    }
+
     /// Whether a side executes the job, or will begin to. Otherwise its outcome is being verified
     /// or installed.
     fn is_executed(&self) -> bool {
@@ -164,7 +181,9 @@ const QUIET_AFTER: Duration = Duration::from_millis(100);
 impl Schedule {
     /// Whether a job of this kind runs.
     pub(super) fn runs(&self, kind: JobKind) -> bool {
-        self.running.iter().any(|r| r.kind == kind)
+        self.running
+            .iter()
+            .any(|r| r.kind == kind && !r.is_abandoned)
     }
 
     pub(crate) fn new() -> Schedule {
@@ -257,6 +276,10 @@ impl Schedule {
         &self.running
     }
 
+    pub(super) fn running_mut(&mut self) -> &mut [Running] {
+        &mut self.running
+    }
+
     /// Notes the side that returned work waits for.
     pub(super) fn note_waits(&mut self, id: u64, waits: Waits) {
         if let Some(running) = self.running.iter_mut().find(|r| r.id == id) {
@@ -300,6 +323,9 @@ impl Schedule {
             stage: work.stage.clone(),
             remark: work.remark.clone(),
             cancel: work.cancel.clone(),
+            memtable: work.reserved().memtable,
+            is_abandoned: false,
+            has_stand_in: false,
         });
     }
 
@@ -342,7 +368,10 @@ impl Schedule {
 
     /// The jobs that a side runs.
     pub(super) fn running_on(&self, side: SideId, now: Instant) -> Vec<RunningJob> {
-        let on_side = |running: &&Running| running.placed.as_ref().is_some_and(|p| p.side == side);
+        let on_side = |running: &&Running| {
+            let placed = running.placed.as_ref();
+            placed.is_some_and(|p| p.side == side) && !running.is_abandoned
+        };
         let of = |running: &Running| {
             Some(RunningJob {
                 kind: running.kind,
@@ -489,10 +518,13 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>, blame: Blame)
         None => false,
     };
     let mut schedule = jobs.schedule.lock();
+    // Another flush of the memtable may run.
+    let is_abandoned = schedule.is_abandoned(id);
     if let Some(Work {
         what: What::Flush(source),
         ..
     }) = &work
+        && !is_abandoned
     {
         source.end_flush();
         source.flushing.store(false, Ordering::Release);
@@ -532,10 +564,10 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>, blame: Blame)
 /// returned, the work is lost, and what it had reserved is picked again.
 pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     let mut schedule = jobs.schedule.lock();
-    let before = schedule.running.len();
     let is_lost = |r: &Running| r.id == reserved.id && Arc::ptr_eq(&r.progress, &reserved.attempt);
-    schedule.running.retain(|running| !is_lost(running));
-    if schedule.running.len() < before
+    let lost = schedule.running.iter().position(is_lost);
+    let lost = lost.map(|at| schedule.running.remove(at));
+    if lost.is_some_and(|running| !running.is_abandoned)
         && let Some(memtable) = reserved.memtable.upgrade()
     {
         memtable.end_flush();
@@ -617,7 +649,7 @@ pub(crate) fn cancel_all(jobs: &Jobs) {
 pub(crate) fn is_idle(jobs: &Jobs) -> bool {
     let map = jobs.catalog.keyspaces();
     let schedule = jobs.schedule.lock();
-    if !schedule.running.is_empty() {
+    if schedule.running.iter().any(|r| !r.is_abandoned) {
         return false;
     }
     map.by_id.values().all(|keyspace| {

@@ -194,6 +194,7 @@ impl Round<'_> {
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
         schedule.keep_keyspaces(&map);
+        schedule.abandon_hanging(&jobs.env);
         self.look_at_sides(&mut schedule);
         let metrics = jobs.env.metrics();
         let reads = metrics.get_count.get() + metrics.seek_count.get();
@@ -377,7 +378,10 @@ impl Round<'_> {
     fn has_enough_flushes(&self, schedule: &Schedule) -> bool {
         let env = &self.jobs.env;
         let running = schedule.running().iter();
-        let flushes = running.filter(|r| r.kind == JobKind::Flush && r.placed.is_some());
+        let now = env.now();
+        let is_flush = |r: &&Running| r.kind == JobKind::Flush && r.placed.is_some();
+        // One that hangs does not make the others slower.
+        let flushes = running.filter(|r| is_flush(r) && !r.has_overrun(now));
         env.live().stall_policy == StallPolicy::Redirect && flushes.count() >= flushes_max(env)
     }
 
@@ -402,7 +406,8 @@ impl Round<'_> {
         if !redirects || planted!(CompactionsTakeAllTasks) {
             return Found::Nothing;
         }
-        let has_own_task = env.options().background_tasks > 1;
+        // If a flush hangs, the task that takes only flushes may be the one that runs it.
+        let has_own_task = env.options().background_tasks > 1 && !schedule.has_abandoned();
         let sealed = map.by_id.values().map(|k| k.view().sealed_count);
         if sealed.sum::<usize>() > usize::from(has_own_task) {
             return self.flushes(schedule, map).unwrap_or(Found::Nothing);
@@ -581,6 +586,14 @@ impl Round<'_> {
         PickState::of(self.jobs, keyspace, reserved, unread)
     }
 
+    /// The role of the caller, if it is a worker.
+    fn role(&self) -> Option<Role> {
+        match self.taker {
+            Taker::Worker(role) => Some(role),
+            Taker::Placer { .. } => None,
+        }
+    }
+
     /// Starts work that was picked, unless it has to wait.
     fn start(
         &mut self,
@@ -639,6 +652,7 @@ impl Round<'_> {
         let mut placed = Placed {
             side: host,
             begun: self.jobs.env.now(),
+            role: self.role(),
             ..Placed::default()
         };
         if work.is_edit() {

@@ -17,6 +17,7 @@ use crate::jobs::begun::Begun;
 use crate::jobs::choice::Answer;
 use crate::jobs::leftovers::Leftover;
 use crate::jobs::sides::SideId;
+use crate::jobs::take::Role;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
@@ -64,6 +65,8 @@ pub(crate) struct Placed {
     pub(crate) reason: String,
     /// How long the attempt was expected to take, in nanoseconds; 0 if this is not known.
     pub(crate) expected_ns: u64,
+    /// The role of the worker that runs it, if a worker does.
+    pub(crate) role: Option<Role>,
     pub(crate) begun: Instant,
 }
 

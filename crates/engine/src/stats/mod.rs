@@ -290,6 +290,7 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("redirected_flush_bytes", m.redirected_flush_bytes.get()),
         ("returned_table_count", m.returned_table_count.get()),
         ("returned_table_bytes", m.returned_table_bytes.get()),
+        ("abandoned_flush_count", m.abandoned_flush_count.get()),
         ("location_suspended_count", m.location_suspended_count.get()),
         ("intra_l0_count", m.intra_l0_count.get()),
         ("seek_compaction_count", m.seek_compaction_count.get()),

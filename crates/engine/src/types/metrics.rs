@@ -177,6 +177,8 @@ pub(crate) struct Metrics {
     /// Tables at the second location that compactions read, to bring them back, and their bytes.
     pub(crate) returned_table_count: Counter,
     pub(crate) returned_table_bytes: Counter,
+    /// Flushes there that hung, and whose memtables were flushed again at the first location.
+    pub(crate) abandoned_flush_count: Counter,
     /// How often flushes there had failed so often that it was not used for a while.
     pub(crate) location_suspended_count: Counter,
     pub(crate) intra_l0_count: Counter,

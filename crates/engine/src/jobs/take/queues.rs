@@ -398,6 +398,7 @@ impl Round<'_> {
             location: 0,
             reason,
             expected_ns: (work.bytes() as f64 * speed.unwrap_or(0.0)) as u64,
+            role: self.role(),
             begun: self.jobs.env.now(),
         };
         work.answers = entry.answers;
