@@ -214,6 +214,11 @@ fn small_flushes_do_not_measure_a_location() {
     });
 }
 
+/// Lets each such call at the second location hang.
+fn hang(kind: OpKind) -> Rule {
+    Rule::on(kind, Fault::Delay(HANG)).for_good()
+}
+
 /// One flush at the second location hangs. Its memtable is flushed again at the first one, so it
 /// holds neither the log nor level 0, and what the late flush makes is never installed.
 #[test]
@@ -283,4 +288,96 @@ fn abandon(rt: &Runtime, kind: OpKind, tasks: u32) {
     hanging.store.close().unwrap();
     let store = hanging.folders.try_open(ONE.and(1), redirecting());
     assert_eq!(contents(&store.unwrap()), wanted, "{kind:?}");
+}
+
+/// A store is closed while a flush hangs at the second location. The close does not wait for it.
+#[test]
+fn a_close_does_not_wait_for_a_flush_that_hangs() {
+    simulate(|rt| {
+        let hanging = Hanging::new(&rt, redirecting());
+        let keyspace = hanging.store.default_keyspace().unwrap();
+        hanging.store.test_hooks().force_location(Some(1));
+        hanging.second.add(hang(OpKind::Append));
+        put_some(&keyspace, 0, 1500, 0);
+        rt.sleep(Duration::from_millis(10));
+        assert!(hanging.second.fired_count(0) > 0);
+        let wanted = contents(&hanging.store);
+        let begun = rt.now();
+        drop(keyspace);
+        hanging.store.close().unwrap();
+        let took = rt.now().since(begun);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        let store = hanging.folders.try_open(ONE.and(1), redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        // The call of the store that was closed returns, and changes nothing.
+        rt.sleep(HANG);
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        hanging.folders.assert_sound(ONE.and(1));
+    });
+}
+
+/// Deletions at the second location hang. Those at the first one go on, and so does everything else
+/// that maintenance does.
+#[test]
+fn deletions_that_hang_keep_nothing_else() {
+    simulate(|rt| {
+        let hanging = Hanging::new(&rt, redirecting());
+        let store = &hanging.store;
+        hanging.flush_to_both();
+        hanging.second.add(hang(OpKind::Delete));
+        store.test_hooks().pause_compaction(false);
+        rt.sleep(Duration::from_secs(5));
+        assert_eq!(hanging.tables()[1], 0);
+        assert!(hanging.second.fired_count(0) > 0);
+        let keyspace = store.default_keyspace().unwrap();
+        for round in 0..20 {
+            put_some(&keyspace, 0, 1000, round);
+            store.flush().unwrap();
+        }
+        store.wait_until_idle().unwrap();
+        let names = hanging.folders.names();
+        let on_disk = names[0].iter().filter(|n| n.ends_with(".tbl")).count();
+        assert_eq!(on_disk as u64, hanging.tables()[0]);
+        let wanted = contents(store);
+        let begun = rt.now();
+        drop(keyspace);
+        hanging.store.close().unwrap();
+        let took = rt.now().since(begun);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        // What is left there is deleted by the next open.
+        let store = hanging.folders.try_open(ONE.and(1), redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        let left = hanging.folders.names()[1].clone();
+        assert!(!left.iter().any(|name| name.ends_with(".tbl")), "{left:?}");
+    });
+}
+
+/// The question for free bytes hangs. The log is still bounded, which maintenance does.
+#[test]
+fn free_bytes_that_hang_keep_nothing_else() {
+    simulate(|rt| {
+        let options = Options {
+            log_bytes_max: 256 << 10,
+            ..redirecting()
+        };
+        let hanging = Hanging::new(&rt, options);
+        hanging.second.add(hang(OpKind::FreeBytes));
+        rt.sleep(Duration::from_secs(3));
+        assert!(hanging.second.fired_count(0) > 0);
+        let store = &hanging.store;
+        let idle = store.open_keyspace("idle").unwrap();
+        idle.put(b"a", b"b").unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        let begun = rt.now();
+        for round in 0..10 {
+            put_some(&keyspace, 0, 1000, round);
+        }
+        let took = rt.now().since(begun);
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        drop((keyspace, idle));
+        let begun = rt.now();
+        hanging.store.close().unwrap();
+        assert!(rt.now().since(begun) < Duration::from_secs(30));
+    });
 }

@@ -608,10 +608,9 @@ impl Store {
     /// which it lists the store's folders: a few microseconds a file. A folder that cannot be
     /// listed counts as empty there.
     pub fn stats(&self) -> Stats {
-        crate::stats::collect(
-            &self.parts().jobs,
-            crate::stats::space::collect(&self.parts().wal).space,
-        )
+        use crate::stats::space::{self, Listed};
+        let counted = space::collect(&self.parts().wal, Listed::All);
+        crate::stats::collect(&self.parts().jobs, counted.space)
     }
 
     /// Closes the store. Running jobs are cancelled, the log is synced, the manifest records where

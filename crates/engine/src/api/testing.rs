@@ -263,7 +263,7 @@ impl TestHooks {
 
     /// Deletes the files that no view holds, at once.
     pub fn delete_obsolete(&self) {
-        crate::catalog::obsolete::delete_obsolete(&self.parts.catalog);
+        crate::catalog::obsolete::delete_all_obsolete(&self.parts.catalog);
     }
 }
 

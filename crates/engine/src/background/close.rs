@@ -8,12 +8,16 @@
 //!
 //! Threading: the closing thread. It holds no lock while it waits for the tasks.
 
+use std::time::Duration;
+
+use siltstone_storage::JoinHandle;
+
 use super::Background;
 use crate::catalog::Catalog;
 use crate::catalog::edits::may_wait;
-use crate::catalog::obsolete::{delete_again, delete_obsolete_segments, delete_old_manifests};
+use crate::catalog::obsolete::{delete_obsolete_segments, delete_old_manifests, delete_tables};
 use crate::commit::Commit;
-use crate::jobs::schedule;
+use crate::jobs::{Jobs, schedule};
 use crate::services::parts::Parts;
 use crate::stats::stats_file;
 use crate::types::error::{ErrorKind, Result, closed};
@@ -58,9 +62,8 @@ impl Background {
             // open. A poisoned store makes no more changes.
             if result.is_ok() {
                 stats_file::delete_own(env, &self.own_file);
-                let tables = &self.parts.tree.tables();
-                tables.sweep(env.epoch(), || env.health().is_poisoned());
-                delete_again(env);
+                delete_tables(catalog, 0);
+                self.end_second_location();
                 if let Err(error) = give_space_back(catalog) {
                     tracing::warn!(%error, "the closed store takes more space than it needs");
                 }
@@ -104,7 +107,7 @@ impl Background {
         wal.wake_interval_sync();
         env.pressure().notify();
         let handles = std::mem::take(&mut *self.handles.lock());
-        for handle in handles {
+        for handle in without_hanging(jobs, handles) {
             // A task that panicked outside of `guarded` has reported that on standard error. The
             // store's data is in the log and in tables.
             let _ = handle.join();
@@ -115,10 +118,72 @@ impl Background {
         // Ingests in flight notice the close soon, and delete the files that they began to write.
         env.ingests().wait_until_none_left();
         last();
+        self.leave_second_location();
         tree.tables().readers().set_closed();
         release(catalog);
         env.events().end();
     }
+}
+
+impl Background {
+    /// Gives the task of the second location its last round.
+    fn end_second_location(&self) {
+        let env = &self.parts.env;
+        let has_task = self.second_location.lock().is_some();
+        let limit = SECOND_LOCATION_TAKES;
+        if has_task && !env.locations().wait_for_round(env.runtime(), limit) {
+            tracing::warn!(
+                "the second location of tables does not answer; the next open cleans up"
+            );
+        }
+    }
+
+    /// Ends the task of the second location. If a call there hangs, nobody waits for it.
+    fn leave_second_location(&self) {
+        self.parts.env.locations().end_rounds();
+        let Some(task) = self.second_location.lock().take() else {
+            return;
+        };
+        let until = self.parts.env.now() + SECOND_LOCATION_TAKES;
+        while !task.is_finished() {
+            if self.parts.env.now() >= until {
+                return;
+            }
+            self.parts.env.runtime().sleep(LOOK_AGAIN);
+        }
+        let _ = task.join();
+    }
+}
+
+/// How long a close waits for the second location of tables.
+const SECOND_LOCATION_TAKES: Duration = Duration::from_secs(5);
+
+/// The interval at which a close looks whether tasks have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The tasks that have ended, or will. A task that hangs at the second location is left alone: its
+/// work is cancelled, so it installs nothing, and it deletes what it made, if the lease still lets
+/// it.
+fn without_hanging(jobs: &Jobs, mut handles: Vec<JoinHandle<()>>) -> Vec<JoinHandle<()>> {
+    if !jobs.env().locations().exists() {
+        return handles;
+    }
+    loop {
+        let left = handles.iter().filter(|task| !task.is_finished()).count();
+        if left <= jobs.hanging_count() {
+            break;
+        }
+        jobs.abandon_hanging();
+        jobs.env().runtime().sleep(LOOK_AGAIN);
+    }
+    let all = handles.len();
+    handles.retain(JoinHandle::is_finished);
+    if handles.len() < all {
+        tracing::warn!(
+            "a task hangs at the second location of tables; the store closes without it"
+        );
+    }
+    handles
 }
 
 /// Refuses all changes from here on. It holds every role that changes storage meanwhile, so a
@@ -183,8 +248,11 @@ fn give_space_back(catalog: &Catalog) -> Result<()> {
     let deleted = delete_obsolete_segments(catalog);
     let shrunk = catalog.wal().shrink(crate::catalog::reserve::LOG_BYTES);
     crate::catalog::reserve::make(catalog)?;
-    for (folder, _) in catalog.env().storages().folders() {
-        folder.sync_dir(catalog.env().epoch())?;
+    // A deletion at the second location that is lost is repeated by the next open.
+    for (folder, parts) in catalog.env().storages().folders() {
+        if !parts.redirected {
+            folder.sync_dir(catalog.env().epoch())?;
+        }
     }
     deleted.and(shrunk)
 }

@@ -153,11 +153,6 @@ impl Maintenance<'_> {
             _ => None,
         };
         parts.env.set_free_bytes(free);
-        if parts.env.locations().exists()
-            && let Some(redirect) = parts.env.storages_at_once().usable_redirect()
-        {
-            parts.env.locations().set_free_bytes(redirect.free_bytes());
-        }
         self.stand_ins.step();
         parts.jobs.end_redirect();
         for keyspace in parts.catalog.keyspaces().by_id.values() {

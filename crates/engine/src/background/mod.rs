@@ -4,7 +4,9 @@
 //! the first one takes only flushes, so that long compactions never delay a flush. One worker more
 //! takes flushes with `stall_policy = "redirect"`, and with `"adoc"` maintenance starts more
 //! workers for compactions ([`adoc`]). One task does the maintenance ([`maintenance`]), and one
-//! prepares what leaders need ([`supplies`]). The sync that `SyncMode::Interval` promises has a
+//! prepares what leaders need ([`supplies`]). A store with a second location of tables has a task
+//! for its files ([`second_location`]), and workers that stand in for those that hang there
+//! ([`stand_ins`]). The sync that `SyncMode::Interval` promises has a
 //! deadline, so it has a task of its own ([`crate::wal::interval`]).
 //!
 //! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
@@ -14,7 +16,9 @@
 //! - The sync task waits for a record. [`crate::wal::interval`] says why it misses none.
 //! - A slot waits for the calls that its executor left in progress.
 //! - A close waits for such calls, for jobs on other sides that are being verified or installed,
-//!   and for ingests in flight, because nothing may change once the lease is released.
+//!   and for ingests in flight, because nothing may change once the lease is released. It does not
+//!   wait for a task that hangs at the second location of tables: such a task can only make and
+//!   delete files that nothing names, whose names no other open uses.
 //!
 //! Threading: runtime tasks.
 
@@ -22,6 +26,7 @@ mod adoc;
 mod close;
 mod maintenance;
 mod panics;
+mod second_location;
 mod slots;
 mod stand_ins;
 mod supplies;
@@ -47,6 +52,8 @@ pub(crate) struct Background {
     /// The slots of the sides besides the host; `None` if there are no such sides.
     slots: Option<Arc<Slots>>,
     handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    /// The task of the second location, which may hang.
+    second_location: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Background {
@@ -57,6 +64,7 @@ impl Background {
             own_file: Arc::default(),
             slots: None,
             handles: Arc::new(parts.env.runtime().mutex(Vec::new())),
+            second_location: parts.env.runtime().mutex(None),
         }
     }
 
@@ -107,6 +115,11 @@ impl Background {
         })?;
         let all = parts.clone();
         self.spawn("silt-supplies", move || supplies::supply(&all))?;
+        if parts.env.locations().exists() {
+            let all = parts.clone();
+            let task = self.task("silt-location", move || second_location::serve(&all))?;
+            *self.second_location.lock() = Some(task);
+        }
         let Some(interval) = parts.wal.sync_interval() else {
             return Ok(());
         };
@@ -122,15 +135,19 @@ impl Background {
     }
 
     fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        let handle = self.task(name, run)?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+
+    fn task(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let spawned = self.parts.env.runtime().spawn(name, run);
-        let handle = spawned.map_err(|e| {
+        spawned.map_err(|e| {
             Error::new(
                 ErrorKind::Io,
                 format!("a background task could not be started: {e}"),
             )
             .advice("raise the process's limit of threads")
-        })?;
-        self.handles.lock().push(handle);
-        Ok(())
+        })
     }
 }

@@ -37,6 +37,8 @@ use crate::types::error::Error;
 use siltstone_storage::planted;
 
 struct Guard {
+    /// The location of tables that the folder is; 0 for all folders except the second location.
+    location: u32,
     inner: Arc<dyn Storage>,
     /// The epoch of the lease taken here; 0 before.
     own_epoch: AtomicU64,
@@ -75,10 +77,12 @@ impl Judge {
 pub(crate) struct Guards(Vec<Arc<Wrapped<Guard>>>);
 
 impl Guards {
-    /// Repeats the deletions that failed. Returns the names of the files that are gone now.
-    pub(crate) fn delete_again(&self, epoch: Epoch) -> Vec<String> {
+    /// Repeats the deletions that failed: those at this location of tables, or, for location 0, in
+    /// all other folders. Returns the names of the files that are gone now.
+    pub(crate) fn delete_again(&self, location: u32, epoch: Epoch) -> Vec<String> {
+        let is_there = |guard: &&Arc<Wrapped<Guard>>| guard.0.location == location;
         let again = |guard: &Arc<Wrapped<Guard>>| guard.0.delete_again(epoch);
-        self.0.iter().flat_map(again).collect()
+        self.0.iter().filter(is_there).flat_map(again).collect()
     }
 }
 
@@ -97,7 +101,11 @@ pub(crate) fn guard(
             0 => Judge::Store(health.clone()),
             _ => Judge::Location(locations.clone()),
         };
-        let guard = Arc::new(Wrapped(Guard::new(inner.clone(), runtime, judge)));
+        let guard = Guard {
+            location,
+            ..Guard::new(inner.clone(), runtime, judge)
+        };
+        let guard = Arc::new(Wrapped(guard));
         guards.push(guard.clone());
         guard
     });
@@ -121,6 +129,7 @@ fn is_unreachable(error: &StorageError) -> bool {
 impl Guard {
     fn new(inner: Arc<dyn Storage>, runtime: &Runtime, judge: Judge) -> Guard {
         Guard {
+            location: 0,
             inner,
             own_epoch: AtomicU64::new(0),
             failed: runtime.mutex(None),

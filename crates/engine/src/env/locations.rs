@@ -8,13 +8,18 @@
 //! Invariant: after a failed sync of the folder, nothing is written there until the next open. The
 //! kernel reports a lost name once, so a later sync could succeed falsely.
 //!
-//! Threading: atomic values.
+//! Its calls may hang, so only tasks that are there for it make them. Others ask for a *round* of
+//! the task that deletes tables there, and wait for its end for a limited time.
+//!
+//! Threading: atomic values, and notifiers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::{Runtime, Storage};
 
+use crate::env::notify::Notify;
 use crate::env::outage::Outage;
 use crate::formats::directories::{Missing, Storages};
 
@@ -32,6 +37,14 @@ pub(crate) struct Locations {
     /// Its disk is also that of the log or of the manifest.
     shares_disk: AtomicBool,
     free_bytes: AtomicU64,
+    /// Notified for each round that is asked for.
+    requests: Notify,
+    /// The number of requests that are answered.
+    served: AtomicU64,
+    /// Notified at the end of each round.
+    rounds: Notify,
+    /// No further round follows.
+    is_ended: AtomicBool,
 }
 
 impl Locations {
@@ -42,6 +55,10 @@ impl Locations {
             is_lost: AtomicBool::new(false),
             shares_disk: AtomicBool::new(false),
             free_bytes: AtomicU64::new(UNKNOWN),
+            requests: Notify::new(runtime),
+            served: AtomicU64::new(0),
+            rounds: Notify::new(runtime),
+            is_ended: AtomicBool::new(false),
         })
     }
 
@@ -83,6 +100,51 @@ impl Locations {
     /// Whether its disk is also that of the log or of the manifest.
     pub(crate) fn shares_disk(&self) -> bool {
         self.shares_disk.load(Ordering::Acquire)
+    }
+
+    /// Asks for a round. The task of the second location waits for requests.
+    pub(crate) fn requests(&self) -> &Notify {
+        &self.requests
+    }
+
+    /// A round has answered this many requests.
+    pub(crate) fn set_served(&self, count: u64) {
+        self.served.store(count, Ordering::Release);
+        self.rounds.notify();
+    }
+
+    /// Ends the rounds.
+    pub(crate) fn end_rounds(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        self.requests.notify();
+        self.rounds.notify();
+    }
+
+    /// Whether no further round follows.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Acquire)
+    }
+
+    /// Asks for a round that begins now, and waits for its end. Returns false if it takes longer
+    /// than `limit`. Without a second location there is nothing to wait for.
+    pub(crate) fn wait_for_round(&self, runtime: &Runtime, limit: Duration) -> bool {
+        if !self.exists() {
+            return true;
+        }
+        self.requests.notify();
+        let wanted = self.requests.count();
+        let until = runtime.now() + limit;
+        loop {
+            let seen = self.rounds.count();
+            if self.served.load(Ordering::Acquire) >= wanted {
+                return true;
+            }
+            let left = until.since(runtime.now());
+            if left.is_zero() || self.is_ended() {
+                return false;
+            }
+            self.rounds.wait_past(seen, left);
+        }
     }
 
     pub(crate) fn set_free_bytes(&self, free: Option<u64>) {

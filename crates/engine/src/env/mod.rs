@@ -275,9 +275,10 @@ impl Env {
         self.runtime.now()
     }
 
-    /// Repeats the deletions that failed. Returns the names of the files that are gone now.
-    pub(crate) fn delete_again(&self) -> Vec<String> {
-        self.guards.delete_again(self.epoch)
+    /// Repeats the deletions that failed, at the second location of tables or in all other folders
+    /// (location 0). Returns the names of the files that are gone now.
+    pub(crate) fn delete_again(&self, location: u32) -> Vec<String> {
+        self.guards.delete_again(location, self.epoch)
     }
 
     /// Free bytes where tables are written, if they are known, as of the last second.

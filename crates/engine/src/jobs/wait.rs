@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::catalog::obsolete::delete_obsolete;
+use crate::catalog::obsolete::delete_all_obsolete;
 use crate::jobs::Jobs;
 use crate::jobs::schedule::is_idle;
 use crate::types::error::Result;
@@ -56,7 +56,7 @@ impl Jobs {
             Ok(is_done)
         })?;
         self.env.failures().forget_kinds();
-        delete_obsolete(&self.catalog);
+        delete_all_obsolete(&self.catalog);
         Ok(())
     }
 }

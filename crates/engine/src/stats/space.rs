@@ -35,6 +35,12 @@ impl Space {
         self.file_bytes += bytes;
     }
 
+    /// Adds files of which the number and the bytes are known.
+    pub(crate) fn add_files(&mut self, count: u64, bytes: u64) {
+        self.file_count += count;
+        self.file_bytes += bytes;
+    }
+
     fn plus(self, other: Space) -> Space {
         Space {
             file_count: self.file_count + other.file_count,
@@ -95,24 +101,36 @@ pub(crate) struct Counted {
     pub(crate) is_complete: bool,
 }
 
+/// Which folders are listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    All,
+    /// All but the second location of tables, whose calls may hang.
+    WithoutSecondLocation,
+}
+
 /// Counts the files of an open store.
-pub(crate) fn collect(wal: &Wal) -> Counted {
+pub(crate) fn collect(wal: &Wal, listed: Listed) -> Counted {
     match &wal.env().below() {
-        Some(below) => count(&below.storages, &below.live),
+        Some(below) => count(&below.storages, &below.live, listed),
         None => {
             let log = wal.stats();
             count(
                 wal.env().storages_at_once(),
                 &(log.oldest_segment..=log.newest_segment),
+                listed,
             )
         }
     }
 }
 
-fn count(storages: &Storages, live: &RangeInclusive<u32>) -> Counted {
+fn count(storages: &Storages, live: &RangeInclusive<u32>, listed: Listed) -> Counted {
     let mut all = SpaceStats::default();
     let mut is_complete = true;
     for (storage, parts) in storages.folders() {
+        if parts.redirected && listed == Listed::WithoutSecondLocation {
+            continue;
+        }
         let listed = storage.list();
         is_complete &= listed.is_ok();
         for object in listed.unwrap_or_default() {

@@ -24,9 +24,8 @@ use crate::env::Env;
 use crate::formats::names::STATS;
 use crate::jobs::Jobs;
 use crate::stats::Stats;
-use crate::stats::space::SpaceStats;
+use crate::stats::space::{self, Listed, SpaceStats};
 use crate::types::error::{Error, Result};
-use crate::wal::Wal;
 
 /// The size of the largest file that is read.
 const BYTES_MAX: u64 = 64 << 20;
@@ -61,12 +60,18 @@ impl SpaceCount {
     /// The space, counted again if the last count is old enough. While the storage cannot be
     /// reached, and if it fails, the last whole count stays. Until there is one, what can be listed
     /// is counted.
-    fn get(&mut self, wal: &Wal) -> SpaceStats {
-        let env = wal.env();
+    fn get(&mut self, jobs: &Jobs) -> SpaceStats {
+        let env = jobs.env();
         let begun = env.now();
         let is_due = self.next.is_none_or(|next| begun >= next);
         if is_due && env.outage().since_unix_us().is_none() {
-            let counted = crate::stats::space::collect(wal);
+            // The caller is the maintenance task, which does not wait for the second location. So
+            // of the tables there those are counted that are in use.
+            let mut counted = space::collect(jobs.wal(), Listed::WithoutSecondLocation);
+            if let Some(second) = crate::jobs::stats::locations(jobs).get(1) {
+                let tables = &mut counted.space.tables;
+                tables.add_files(second.table_count, second.table_bytes);
+            }
             let end = env.now();
             let pause = match counted.is_complete {
                 true => end
@@ -156,7 +161,7 @@ pub(crate) fn write(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
         return;
     }
     // Counting the files may take long, and the time below is that of all other figures.
-    let space = count.get(jobs.wal());
+    let space = count.get(jobs);
     let file = StatsFile {
         written_us: jobs.env().runtime().unix_micros(),
         // A simulated run is a function of its seed.

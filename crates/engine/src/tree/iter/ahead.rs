@@ -27,6 +27,12 @@ pub(crate) fn follow_hints<'k>(
     for keyspace in keyspaces {
         let hints = keyspace.gaps.hints();
         while let Some(hint) = hints.take() {
+            // Maintenance, which calls this, does not wait for another location than the first.
+            let view = keyspace.view();
+            if view.version.tables().any(|(_, table)| table.location != 0) {
+                continue;
+            }
+            drop(view);
             if let Ok(Some(far)) = walk(tree, keyspace, &hint) {
                 return hints.add(&far);
             }

@@ -3,9 +3,10 @@
 //! Invariant: destructors make no storage calls. The last holder of a handle only lets it go, and
 //! the next sweep deletes the file.
 //!
-//! If one location of tables cannot be reached, the files of the others are deleted all the same.
+//! Each location of tables is swept by itself, so if one cannot be reached or hangs, the files of
+//! the others are deleted all the same.
 //!
-//! Threading: sweeps wait for each other, over I/O. Nothing else waits for a sweep.
+//! Threading: sweeps of one location wait for each other, over I/O. Nothing else waits for a sweep.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ pub(super) type Place = (u32, String);
 pub(super) struct Deletion {
     storages: Storages,
     events: Arc<Events>,
-    /// Files to be deleted by the next sweep.
+    /// Files to be deleted by the next sweep of their location.
     names: Mutex<Vec<Place>>,
-    /// Held over a sweep.
-    sweeping: Mutex<()>,
+    /// Held over a sweep of each location.
+    sweeping: [Mutex<()>; 2],
 }
 
 impl Deletion {
@@ -33,8 +34,17 @@ impl Deletion {
             storages: storages.clone(),
             events,
             names: runtime.mutex(Vec::new()),
-            sweeping: runtime.mutex(()),
+            sweeping: [runtime.mutex(()), runtime.mutex(())],
         }
+    }
+
+    /// Takes the names of files at a location that were added.
+    fn take_added(&self, location: u32) -> Vec<Place> {
+        let mut names = self.names.lock();
+        let all = std::mem::take(&mut *names).into_iter();
+        let (there, others) = all.partition(|(at, _)| *at == location);
+        *names = others;
+        there
     }
 
     /// Lets the next sweep delete these files.
@@ -44,26 +54,27 @@ impl Deletion {
         }
     }
 
-    /// Deletes the files that were added and those of which `take_unheld` says that nothing holds
+    /// Deletes the files at a location that were added and those of which `take_unheld` says that nothing holds
     /// them, unless `in_doubt` says afterwards that nothing may be deleted. Returns how many it
     /// deleted.
     pub(super) fn sweep(
         &self,
+        location: u32,
         epoch: Epoch,
         take_unheld: impl FnOnce() -> Vec<Place>,
         in_doubt: impl Fn() -> bool,
     ) -> u64 {
-        let _sweeping = self.sweeping.lock();
-        let mut names = std::mem::take(&mut *self.names.lock());
+        let _sweeping = self.sweeping[location as usize].lock();
+        let mut names = self.take_added(location);
         names.append(&mut take_unheld());
         if in_doubt() {
             self.names.lock().append(&mut names);
             return 0;
         }
         let mut deleted = 0;
-        let mut unreachable = Vec::new();
+        let mut is_unreachable = false;
         for (location, name) in names {
-            if unreachable.contains(&location) {
+            if is_unreachable {
                 // Each further call would wait for its own time limit. A later sweep or open
                 // deletes the others.
                 self.names.lock().push((location, name));
@@ -76,7 +87,7 @@ impl Deletion {
                     self.events.emit(|| Event::TableDeleted { name });
                 }
                 Err(error) if error.kind == StorageErrorKind::Unreachable => {
-                    unreachable.push(location);
+                    is_unreachable = true;
                 }
                 Err(_) => {}
             }

@@ -281,19 +281,22 @@ impl TableSet {
     /// `in_doubt` is called after the tables that nothing holds were found. While the manifest is
     /// in doubt, it may name tables that no view names (a keyspace whose drop failed has left the
     /// map), so nothing is deleted.
-    pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
-        let deleted = self.deletion.sweep(epoch, || self.take_unheld(), in_doubt);
+    pub(crate) fn sweep(&self, location: u32, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
+        let take_unheld = || self.take_unheld(location);
+        let deleted = self.deletion.sweep(location, epoch, take_unheld, in_doubt);
         if deleted > 0 {
             self.readers.forget_dropped();
         }
         deleted
     }
 
-    /// Takes the tables that nothing holds out of the set, and returns where their files are.
-    fn take_unheld(&self) -> Vec<Place> {
+    /// Takes the tables at a location that nothing holds out of the set, and returns where their
+    /// files are.
+    fn take_unheld(&self, location: u32) -> Vec<Place> {
         let mut names = Vec::new();
         self.registry.lock().retain(|_, r| {
-            let held = r.handle.strong_count() > 0 || planted!(KeepForEver);
+            let held =
+                r.location != location || r.handle.strong_count() > 0 || planted!(KeepForEver);
             if !held {
                 names.push((r.location, std::mem::take(&mut r.name)));
             }
