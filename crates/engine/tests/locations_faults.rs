@@ -381,3 +381,35 @@ fn free_bytes_that_hang_keep_nothing_else() {
         assert!(rt.now().since(begun) < Duration::from_secs(30));
     });
 }
+
+#[test]
+fn a_full_first_location_does_not_slow_writers_to_a_trickle() {
+    simulate(|rt| {
+        let layout = Layout::of(0, 1).and(2);
+        let folders = Folders::new(&rt);
+        let store = folders.try_open(layout, redirecting()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        put_some(&keyspace, 0, 3000, 1);
+        store.flush().unwrap();
+        store.wait_until_idle().unwrap();
+        let first = &folders.memory[1];
+        first.set_capacity(Some(first.used_bytes()));
+        rt.sleep(Duration::from_secs(2));
+        let begun = rt.now();
+        for round in 0..5 {
+            put_some(&keyspace, 0, 1000, round);
+        }
+        let took = rt.now().since(begun);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(store.stats().counter("redirected_flush_count") > 0);
+        assert_eq!(store.stats().health, "good");
+        // With its log on a full disk, writers are slowed down, however much room is elsewhere.
+        let slowed = || store.stats().delay_totals[StallCause::SpaceSlowdown as usize].1;
+        let root = &folders.memory[0];
+        root.set_capacity(Some(root.used_bytes() + (64 << 10)));
+        let before = slowed().count;
+        rt.sleep(Duration::from_secs(2));
+        put_some(&keyspace, 0, 200, 6);
+        assert!(slowed().count > before, "{:?}", slowed());
+    });
+}

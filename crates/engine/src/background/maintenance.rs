@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::planted;
-use siltstone_storage::{Instant, StorageErrorKind};
+use siltstone_storage::{Instant, Storage, StorageErrorKind};
 
 use super::adoc::Tuner;
 use super::panics::{failed, guarded, panicked};
@@ -30,6 +30,9 @@ use crate::types::options::StallPolicy;
 
 /// The longest time between two rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The log has room for flushes to the second location if this many of its segments have.
+const SEGMENTS_LEFT: u64 = 4;
 
 /// What the task remembers from one round to the next.
 struct Maintenance<'a> {
@@ -152,15 +155,42 @@ impl Maintenance<'_> {
             StallPolicy::Redirect => parts.env.storages_at_once().tables.free_bytes(),
             _ => None,
         };
-        parts.env.set_free_bytes(free);
+        let map = parts.catalog.keyspaces();
+        let is_short = |keyspace: &Arc<KeyspaceCore>| free.is_some_and(|f| keyspace.is_short_of(f));
+        let is_short = map.by_id.values().any(is_short);
+        let for_writers = match is_short {
+            true => self.with_second_location(free),
+            false => free,
+        };
+        parts.env.set_free_bytes(free, for_writers);
         self.stand_ins.step();
-        parts.jobs.end_redirect();
-        for keyspace in parts.catalog.keyspaces().by_id.values() {
-            keyspace.set_free_bytes(free);
+        parts.jobs.end_redirect(is_short);
+        for keyspace in map.by_id.values() {
+            keyspace.set_free_bytes(for_writers);
             if keyspace.watch.needs_look() {
                 parts.commit.observe(keyspace, Happened::Nothing);
             }
         }
+    }
+
+    /// The free bytes that count for writers if there are hardly any at location 0: those at the
+    /// second location, where flushes go then, as long as the log and the manifest have room.
+    fn with_second_location(&self, free: Option<u64>) -> Option<u64> {
+        let env = &self.parts.env;
+        let storages = env.storages_at_once();
+        let needed = SEGMENTS_LEFT.saturating_mul(env.options().log_segment_bytes);
+        let has_room = |storage: &Arc<dyn Storage>| {
+            let free = storage.free_bytes();
+            free.is_none_or(|free| free >= needed)
+        };
+        let map = self.parts.catalog.keyspaces();
+        let memtables = map.by_id.values().map(|k| k.limits().memtable_bytes);
+        let is_open = self.parts.jobs.may_redirect(memtables.max().unwrap_or(0));
+        if !is_open || !has_room(&storages.log) || !has_room(&storages.manifest) {
+            return free;
+        }
+        let second = env.locations().free_bytes();
+        second.map(|second| second.max(free.unwrap_or(0)))
     }
 
     /// Takes the steps of a round, up to the first one that fails.

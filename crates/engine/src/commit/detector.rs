@@ -100,7 +100,7 @@ impl Commit {
             depth: load.l0_depth,
             pending_bytes: load.pending_bytes,
             log_bytes: load.log_bytes,
-            free_bytes: self.env.free_bytes(),
+            free_bytes: self.env.free_for_writers(),
         };
         let rate = self.stalls.flush_bytes_per_s();
         let rate = rate.unwrap_or(UNMEASURED_BYTES_PER_S).max(1);

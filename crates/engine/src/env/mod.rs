@@ -75,6 +75,8 @@ pub(crate) struct Env {
     /// Free bytes where tables are written, as maintenance found last; the maximum if they are not
     /// known.
     free_bytes: AtomicU64,
+    /// The free bytes that count for writers, in the same way.
+    free_for_writers: AtomicU64,
     /// Failures of flushes and compactions.
     failures: Failures,
     flush_load: Arc<FlushLoad>,
@@ -137,6 +139,7 @@ impl Env {
             ingests: IngestsInFlight::new(&runtime),
             closing: AtomicBool::new(false),
             free_bytes: AtomicU64::new(u64::MAX),
+            free_for_writers: AtomicU64::new(u64::MAX),
             failures: Failures::new(&runtime),
             work: Notify::new(&runtime),
             flush_load: Arc::new(FlushLoad::new(runtime.cores())),
@@ -287,10 +290,20 @@ impl Env {
         Some(free).filter(|free| *free != u64::MAX)
     }
 
-    /// Notes the free bytes where tables are written.
-    pub(crate) fn set_free_bytes(&self, free: Option<u64>) {
-        self.free_bytes
-            .store(free.unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Notes the free bytes where tables are written, and those that count for writers.
+    pub(crate) fn set_free_bytes(&self, free: Option<u64>, for_writers: Option<u64>) {
+        let set = |at: &AtomicU64, free: Option<u64>| {
+            at.store(free.unwrap_or(u64::MAX), Ordering::Relaxed);
+        };
+        set(&self.free_bytes, free);
+        set(&self.free_for_writers, for_writers);
+    }
+
+    /// The free bytes that count for writers, if they are known: those at location 0, or, while
+    /// that has hardly any and flushes go to the second location, those there.
+    pub(crate) fn free_for_writers(&self) -> Option<u64> {
+        let free = self.free_for_writers.load(Ordering::Relaxed);
+        Some(free).filter(|free| *free != u64::MAX)
     }
 
     /// Whether the store is being closed.

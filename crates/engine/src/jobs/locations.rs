@@ -61,11 +61,16 @@ fn has_room(env: &Env, memtable_bytes: u64) -> bool {
     locations.free_bytes().is_none_or(|free| free >= needed)
 }
 
-/// Whether flushes may go to the second location at all.
+/// Whether a flush may begin at the second location now.
 fn is_usable(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) -> bool {
+    is_open(env, schedule, memtable_bytes, now)
+        && !schedule.running().iter().any(|r| r.has_overrun(now))
+}
+
+/// Whether flushes may go to the second location at all, except while one has overrun there.
+fn is_open(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) -> bool {
     let (locations, places) = (env.locations(), &schedule.places);
     locations.exists()
-        && !schedule.running().iter().any(|r| r.has_overrun(now))
         && env.live().stall_policy == StallPolicy::Redirect
         && !locations.is_lost()
         && !places.is_suspended(now)
@@ -95,6 +100,14 @@ impl Running {
 fn place(env: &Env) -> String {
     let redirect = env.storages().redirect.as_ref();
     redirect.map_or_else(String::new, |storage| storage.location())
+}
+
+/// Whether location 0 has hardly any room left for compactions, and the second one has more. Then
+/// flushes leave it to them.
+fn is_short(env: &Env, keyspace: &KeyspaceCore) -> bool {
+    let second = env.locations().free_bytes();
+    env.free_bytes()
+        .is_some_and(|free| keyspace.is_short_of(free) && second.is_none_or(|second| second > free))
 }
 
 impl Schedule {
@@ -150,6 +163,7 @@ impl Schedule {
         let location = match forced {
             Some(location) => location,
             None if self.places.is_full(0, now) => REDIRECT,
+            None if is_short(env, keyspace) && count < most => REDIRECT,
             None if env.flush_load().is_behind() && count < most => {
                 ends_first(home, redirect, bytes)
             }
@@ -368,8 +382,15 @@ impl Jobs {
         }
     }
 
-    /// Notes that no flush goes to the second location any more, if that is so.
-    pub(crate) fn end_redirect(&self) {
+    /// Whether flushes may go to the second location.
+    pub(crate) fn may_redirect(&self, memtable_bytes: u64) -> bool {
+        let env = self.env();
+        env.locations().exists() && is_open(env, &self.schedule.lock(), memtable_bytes, env.now())
+    }
+
+    /// Notes that no flush goes to the second location any more, if that is so. `is_short` says
+    /// whether location 0 has hardly any room.
+    pub(crate) fn end_redirect(&self, is_short: bool) {
         let env = self.env();
         if !env.locations().exists() {
             return;
@@ -382,6 +403,7 @@ impl Jobs {
         };
         if schedule.places.redirecting.is_none()
             || schedule.running().iter().any(at_redirect)
+            || is_short
             || schedule.places.is_full(0, now)
             || env.flush_load().is_behind()
         {

@@ -507,16 +507,21 @@ impl KeyspaceCore {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes the free bytes where tables are written. They count only if they are fewer than three
+    /// Notes the free bytes that count for writers. They count only if they are fewer than three
     /// times the largest compaction.
     pub(crate) fn set_free_bytes(&self, free: Option<u64>) {
-        let least = self.job_bytes.load(Ordering::Relaxed).saturating_mul(3);
-        let free = free.filter(|free| *free < least).unwrap_or(u64::MAX);
+        let free = free.filter(|free| self.is_short_of(*free));
+        let free = free.unwrap_or(u64::MAX);
         if self.free_bytes.load(Ordering::Relaxed) != free {
             let _change = self.change.lock();
             self.free_bytes.store(free, Ordering::Relaxed);
             self.renew_calm();
         }
+    }
+
+    /// Whether these free bytes may not suffice for its compactions.
+    pub(crate) fn is_short_of(&self, free: u64) -> bool {
+        free < self.job_bytes.load(Ordering::Relaxed).saturating_mul(3)
     }
 
     /// Free bytes where tables are, if they may not suffice for compactions, and the bytes of the
