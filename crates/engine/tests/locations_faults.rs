@@ -413,3 +413,36 @@ fn a_full_first_location_does_not_slow_writers_to_a_trickle() {
         assert!(slowed().count > before, "{:?}", slowed());
     });
 }
+
+/// Each suspension is reported, with its own length, and the end of the last one.
+#[test]
+fn each_suspension_is_reported() {
+    simulate(|rt| {
+        let hanging = Hanging::new(&rt, redirecting());
+        let keyspace = hanging.store.default_keyspace().unwrap();
+        hanging.store.test_hooks().force_location(Some(1));
+        let io = Fault::Fail(StorageErrorKind::Io);
+        hanging.second.add(Rule::on(OpKind::Create, io).for_good());
+        for round in 0..5 {
+            put_some(&keyspace, 0, 100, round);
+            hanging.store.flush().unwrap();
+        }
+        hanging.second.clear();
+        put_some(&keyspace, 0, 100, 9);
+        hanging.store.flush().unwrap();
+        let count = hanging.store.stats().counter("location_suspended_count");
+        hanging.store.close().unwrap();
+        let heard = hanging.heard.0.lock().unwrap();
+        let times = heard.iter().filter_map(|event| match event {
+            Event::LocationSuspended { for_us, .. } => *for_us,
+            _ => None,
+        });
+        assert_eq!(
+            times.collect::<Vec<_>>(),
+            [10_000_000, 20_000_000, 40_000_000]
+        );
+        assert_eq!(count, 3);
+        let again = |e: &&Event| matches!(e, Event::LocationUsedAgain { .. });
+        assert_eq!(heard.iter().filter(again).count(), 1);
+    });
+}

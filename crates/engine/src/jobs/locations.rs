@@ -26,7 +26,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::formats::directories::REDIRECT;
 use crate::jobs::Jobs;
-use crate::jobs::places::{Blame, Load, Redirecting, ends_first};
+use crate::jobs::places::{Blame, Load, Redirecting, Unused, ends_first};
 use crate::jobs::schedule::{Running, Schedule};
 use crate::jobs::take::{Role, flushes_max};
 use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
@@ -241,11 +241,17 @@ impl Schedule {
     fn flush_failed(&mut self, env: &Env, error: &Error, now: Instant) {
         let places = &mut self.places;
         places.pauses.ended(false, now);
-        let is_lost = env.locations().is_lost();
-        if (is_lost || places.is_suspended(now)) && !places.is_reported {
-            places.is_reported = true;
-            let left = places.pauses.left(now);
-            let for_us = (!is_lost).then_some(left.as_micros() as u64);
+        let unused = match env.locations().is_lost() {
+            true => Some(Unused::Lost),
+            false => places.pauses.until().map(Unused::Until),
+        };
+        // A longer suspension is a new one.
+        if unused.is_some() && places.reported != unused {
+            places.reported = unused;
+            let for_us = match unused {
+                Some(Unused::Until(until)) => Some(until.since(now).as_micros() as u64),
+                _ => None,
+            };
             env.metrics().location_suspended_count.add(1);
             env.events().emit(|| Event::LocationSuspended {
                 place: place(env),
@@ -375,7 +381,7 @@ impl Jobs {
         if location == REDIRECT {
             env.metrics().redirected_flush_count.add(1);
             env.metrics().redirected_flush_bytes.add(bytes);
-            if std::mem::take(&mut schedule.places.is_reported) {
+            if schedule.places.reported.take().is_some() {
                 env.events()
                     .emit(|| Event::LocationUsedAgain { place: place(env) });
             }

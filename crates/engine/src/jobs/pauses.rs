@@ -39,9 +39,9 @@ impl Pauses {
         }
     }
 
-    /// For how long the executor is not asked from now on.
-    pub(crate) fn left(&self, now: Instant) -> Duration {
-        self.until.map_or(Duration::ZERO, |until| until.since(now))
+    /// The end of the last pause, if there was one since the last success.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
     }
 
     /// Whether the executor is not asked now.

@@ -38,6 +38,15 @@ struct Unread {
     until: Instant,
 }
 
+/// Why no flush goes to the second location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unused {
+    /// Flushes there have failed, so none goes there before this time.
+    Until(Instant),
+    /// Its folder cannot be used until the store is opened again.
+    Lost,
+}
+
 /// The time in which flushes go to the second location.
 pub(super) struct Redirecting {
     pub(super) since: Instant,
@@ -57,8 +66,8 @@ pub(crate) struct Places {
     is_chosen: bool,
     /// When nothing is flushed to the second location, because flushes there have failed.
     pub(super) pauses: Pauses,
-    /// Whether an event has said that the second location is not used.
-    pub(super) is_reported: bool,
+    /// What the last event has said about the second location, if it said that it is not used.
+    pub(super) reported: Option<Unused>,
     /// Until when each location counts as full.
     full_until: [Option<Instant>; 2],
     /// By id, tables that a compaction could not read.
