@@ -446,3 +446,40 @@ fn each_suspension_is_reported() {
         assert_eq!(heard.iter().filter(again).count(), 1);
     });
 }
+
+/// Tables with range deletes at a location that cannot be reached: nobody waits for them.
+#[test]
+fn range_deletes_of_an_unreachable_table_keep_nothing_else() {
+    simulate(|rt| {
+        let hanging = Hanging::new(&rt, redirecting());
+        let store = &hanging.store;
+        hanging.flush_to_both();
+        store.test_hooks().close_tables();
+        let away = Fault::Unreachable {
+            limit: Duration::from_secs(30),
+            effect: Effect::None,
+        };
+        hanging.second.add(Rule::on_any(away).for_good());
+        let other = store.open_keyspace("other").unwrap();
+        put_some(&other, 0, 1000, 1);
+        other.flush().unwrap();
+        other.delete_range(&key(0), &key(900)).unwrap();
+        other.flush().unwrap();
+        store.test_hooks().pause_compaction(false);
+        let begun = rt.now();
+        rt.sleep(Duration::from_secs(300));
+        store.wait_until_idle().unwrap();
+        assert!(rt.now().since(begun) < Duration::from_secs(600));
+        // The compaction for deletes of the other keyspace was done.
+        assert_eq!(other.get(&key(950)).unwrap(), Some(vec![1; 200]));
+        let entries = |store: &Store| {
+            let state = store.test_hooks().state();
+            let versions = state.keyspaces.values().map(|k| &k.version);
+            let tables = versions.flat_map(|version| version.tables());
+            let there = tables.filter(|(_, table)| table.location == 0);
+            there.map(|(_, table)| table.range_deletes).sum::<u64>()
+        };
+        assert!(entries(store) <= 1);
+        hanging.second.clear();
+    });
+}

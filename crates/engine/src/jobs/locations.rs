@@ -356,6 +356,12 @@ impl Jobs {
                 for id in &unread {
                     schedule.places.note_unread(*id, now);
                 }
+                if unread.is_empty() {
+                    let tables = compaction.choice.tables();
+                    let there = tables.filter(|table| table.location != 0);
+                    let ids = there.map(|table| table.id);
+                    schedule.places.note_unexplained(ids, now);
+                }
                 match unread.is_empty() || compaction.reason == Reason::Manual {
                     true => Blame::Store,
                     false => Blame::Tables,

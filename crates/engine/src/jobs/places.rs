@@ -20,6 +20,9 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 /// doubles it.
 const UNREAD_FIRST: Duration = Duration::from_secs(1);
 
+/// After this many failures of compactions that name no table, their tables are left out.
+const UNEXPLAINED_MAX: u32 = 3;
+
 /// The longest such time.
 const UNREAD_LONGEST: Duration = Duration::from_secs(300);
 
@@ -72,6 +75,8 @@ pub(crate) struct Places {
     full_until: [Option<Instant>; 2],
     /// By id, tables that a compaction could not read.
     unread: BTreeMap<u64, Unread>,
+    /// By id, tables of compactions that failed for an unknown reason, with the number of failures.
+    unexplained: BTreeMap<u64, u32>,
     pub(super) redirecting: Option<Redirecting>,
 }
 
@@ -149,12 +154,28 @@ impl Places {
         unread.until = now + pause.min(UNREAD_LONGEST);
     }
 
+    /// A compaction with these inputs at the second location has failed, and its error names none
+    /// of them. If that happens again and again, they are left out all the same, so that other
+    /// compactions come to their turn.
+    pub(super) fn note_unexplained(&mut self, ids: impl Iterator<Item = u64>, now: Instant) {
+        for id in ids {
+            let count = self.unexplained.entry(id).or_insert(0);
+            *count += 1;
+            if *count >= UNEXPLAINED_MAX {
+                self.unexplained.remove(&id);
+                self.note_unread(id, now);
+            }
+        }
+    }
+
     /// These tables were compacted.
     pub(super) fn forget_unread(&mut self, ids: impl Iterator<Item = u64>) {
-        if !self.unread.is_empty() {
-            ids.for_each(|id| {
-                self.unread.remove(&id);
-            });
+        if self.unread.is_empty() && self.unexplained.is_empty() {
+            return;
+        }
+        for id in ids {
+            self.unread.remove(&id);
+            self.unexplained.remove(&id);
         }
     }
 
@@ -282,6 +303,18 @@ mod tests {
             (rate(&places, 52_999), rate(&places, 53_000)),
             (Some(5), None)
         );
+    }
+
+    #[test]
+    fn tables_of_failures_that_nothing_explains_are_left_out_after_three() {
+        let mut places = Places::default();
+        for _ in 0..2 {
+            places.note_unexplained([7, 8].into_iter(), at_ms(0));
+        }
+        places.forget_unread([8].into_iter());
+        assert!(places.unread(at_ms(0)).is_empty());
+        places.note_unexplained([7, 8].into_iter(), at_ms(0));
+        assert_eq!(places.unread(at_ms(0)), [7]);
     }
 
     #[test]

@@ -427,12 +427,13 @@ pub(super) fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
         .collect()
 }
 
-/// The tables of a view that have range deletes.
+/// The tables of a view that have range deletes. Those at the second location are left out: they
+/// come back first, and nothing else should wait for their disk.
 pub(super) fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHandle>> {
     view.level_views()
         .filter(|(_, level)| level.has_range_deletes)
         .flat_map(|(_, level)| &level.handles)
-        .filter(|handle| handle.meta.range_deletes > 0)
+        .filter(|handle| handle.meta.range_deletes > 0 && handle.meta.location == 0)
 }
 
 /// The input of `pick_deletes` besides the version.
