@@ -382,6 +382,37 @@ fn free_bytes_that_hang_keep_nothing_else() {
     });
 }
 
+/// A compaction hangs because it reads a table at the second location. Other compactions and
+/// flushes go on, and a close does not wait for it.
+#[test]
+fn a_compaction_that_hangs_keeps_no_task() {
+    simulate(|rt| {
+        let hanging = Hanging::new(&rt, redirecting());
+        let store = &hanging.store;
+        hanging.flush_to_both();
+        store.test_hooks().close_tables();
+        hanging.second.add(hang(OpKind::Read));
+        store.test_hooks().pause_compaction(false);
+        rt.sleep(Duration::from_secs(10));
+        assert!(hanging.second.fired_count(0) > 0);
+        let before = store.stats().counter("compaction_count");
+        let other = store.open_keyspace("other").unwrap();
+        for round in 0..20 {
+            put_some(&other, 0, 1000, round);
+            other.flush().unwrap();
+        }
+        rt.sleep(Duration::from_secs(5));
+        let after = store.stats().counter("compaction_count");
+        assert!(after > before, "{before} and {after}");
+        assert_eq!(other.get(&key(1)).unwrap(), Some(vec![19; 200]));
+        drop(other);
+        let begun = rt.now();
+        hanging.store.close().unwrap();
+        let took = rt.now().since(begun);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    });
+}
+
 #[test]
 fn a_full_first_location_does_not_slow_writers_to_a_trickle() {
     simulate(|rt| {

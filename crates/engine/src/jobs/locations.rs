@@ -87,12 +87,25 @@ impl Running {
         })
     }
 
-    /// Whether this is a flush to the second location that hangs.
+    /// Whether this is a flush to the second location that hangs, or a compaction that reads tables
+    /// there and hangs.
     fn hangs(&self, now: Instant) -> bool {
+        let is_there = match self.kind {
+            JobKind::Flush => self.has_overrun(now),
+            JobKind::Compaction => {
+                self.reads_redirected && !self.progress.is_paused.load(Ordering::Relaxed)
+            }
+        };
         // Nothing that is done to install it happens at the second location.
-        self.has_overrun(now)
+        is_there
+            && self.placed.is_some()
             && self.stage.get() != Stage::Finishing
             && self.still_for(now) >= HANGS_AFTER
+    }
+
+    /// Whether its task can do nothing else because a call at the second location hangs.
+    fn keeps_its_task(&self, now: Instant) -> bool {
+        self.is_abandoned || self.hangs(now)
     }
 }
 
@@ -198,7 +211,8 @@ impl Schedule {
         self.note_reads(now);
         let mut count = 0;
         for running in self.running_mut() {
-            if running.is_abandoned || !running.hangs(now) {
+            let is_flush = running.kind == JobKind::Flush;
+            if !is_flush || running.is_abandoned || !running.hangs(now) {
                 continue;
             }
             count += 1;
@@ -228,6 +242,24 @@ impl Schedule {
     /// Whether a flush was abandoned whose call has not returned yet.
     pub(super) fn has_abandoned(&self) -> bool {
         self.running().iter().any(|r| r.is_abandoned)
+    }
+
+    /// The tables of a keyspace that picks leave out now: those that could not be read, and, while a
+    /// compaction hangs that reads tables at the second location, all that are there.
+    pub(super) fn left_out(&self, keyspace: &KeyspaceCore, now: Instant) -> Vec<u64> {
+        let mut left_out = self.places.unread(now);
+        let is_compaction = |r: &Running| r.kind == JobKind::Compaction;
+        if self
+            .running()
+            .iter()
+            .any(|r| is_compaction(r) && r.hangs(now))
+        {
+            let view = keyspace.view();
+            let tables = view.version.tables();
+            let there = tables.filter(|(_, table)| table.location != 0);
+            left_out.extend(there.map(|(_, table)| table.id));
+        }
+        left_out
     }
 
     /// Whether this work was abandoned.
@@ -287,25 +319,32 @@ impl Jobs {
         if !self.env().locations().exists() {
             return Vec::new();
         }
+        let now = self.env().now();
         let mut schedule = self.schedule.lock();
-        let hanging = schedule.running_mut().iter_mut();
-        let hanging = hanging.filter(|r| r.is_abandoned && !r.has_stand_in);
         let with_role = |running: &mut Running| {
-            running.has_stand_in = true;
-            Some((running.id(), running.placed.as_ref()?.role?))
+            let hangs = running.keeps_its_task(now);
+            let had_one = std::mem::replace(&mut running.has_stand_in, hangs);
+            let role = running.placed.as_ref()?.role?;
+            (hangs && !had_one).then_some((running.id(), role))
         };
-        hanging.filter_map(with_role).collect()
+        let running = schedule.running_mut().iter_mut();
+        running.filter_map(with_role).collect()
     }
 
     /// Whether the task of this work hangs.
     pub(crate) fn hangs(&self, id: u64) -> bool {
-        self.schedule.lock().is_abandoned(id)
+        let now = self.env().now();
+        let schedule = self.schedule.lock();
+        let mut running = schedule.running().iter();
+        running.any(|r| r.id() == id && r.keeps_its_task(now))
     }
 
     /// The number of tasks that hang.
     pub(crate) fn hanging_count(&self) -> usize {
+        let now = self.env().now();
         let schedule = self.schedule.lock();
-        schedule.running().iter().filter(|r| r.is_abandoned).count()
+        let running = schedule.running().iter();
+        running.filter(|r| r.keeps_its_task(now)).count()
     }
 
     /// Finds out whose failure it is that work failed, and remembers it.

@@ -68,6 +68,8 @@ pub(super) struct Running {
     pub(super) cancel: CancelToken,
     /// The memtable of a flush.
     pub(super) memtable: Weak<MemSource>,
+    /// It is a compaction with inputs at the second location.
+    pub(super) reads_redirected: bool,
     /// It hangs at the second location. Its memtable was released, and it will install nothing.
     pub(super) is_abandoned: bool,
     /// A task was started in place of the one that hangs.
@@ -324,6 +326,12 @@ impl Schedule {
             remark: work.remark.clone(),
             cancel: work.cancel.clone(),
             memtable: work.reserved().memtable,
+            reads_redirected: match &work.what {
+                What::Flush(_) => false,
+                What::Compaction(compaction) => {
+                    compaction.choice.tables().any(|table| table.location != 0)
+                }
+            },
             is_abandoned: false,
             has_stand_in: false,
         });
@@ -659,7 +667,8 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let state = PickState::of_idle(jobs, keyspace, schedule.places.unread(jobs.env.now()));
+        let left_out = schedule.left_out(keyspace, jobs.env.now());
+        let state = PickState::of_idle(jobs, keyspace, left_out);
         let view = &state.view;
         // A worker that finds no other work reads the ranges that range deletes cover.
         pick::pick(&state.input(None)).is_none()

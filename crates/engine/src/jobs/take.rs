@@ -582,7 +582,7 @@ impl Round<'_> {
         let mut reserved = schedule.reservations(keyspace.id);
         let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
         reserved.extend(left.map(|(_, reservation)| reservation.clone()));
-        let unread = schedule.places.unread(self.jobs.env.now());
+        let unread = schedule.left_out(keyspace, self.jobs.env.now());
         PickState::of(self.jobs, keyspace, reserved, unread)
     }
 
