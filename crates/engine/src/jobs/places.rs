@@ -77,6 +77,8 @@ pub(crate) struct Places {
     unread: BTreeMap<u64, Unread>,
     /// By id, tables of compactions that failed for an unknown reason, with the number of failures.
     unexplained: BTreeMap<u64, u32>,
+    /// Bytes of the memtables that were flushed to each location.
+    flushed_bytes: [u64; 2],
     pub(super) redirecting: Option<Redirecting>,
 }
 
@@ -108,6 +110,12 @@ impl Places {
     /// The rate of flushes at a location, if it is measured.
     pub(crate) fn bytes_per_s(&self, location: u32) -> Option<u64> {
         self.meters.get(location as usize)?.bytes_per_s()
+    }
+
+    /// Bytes of the memtables that were flushed to a location since the open.
+    pub(crate) fn flushed_bytes(&self, location: u32) -> u64 {
+        let bytes = self.flushed_bytes.get(location as usize);
+        bytes.copied().unwrap_or(0)
     }
 
     /// The rate of flushes at the second location, if it was measured lately.
@@ -202,6 +210,8 @@ impl Places {
         measures: bool,
     ) {
         self.full_until[location as usize] = None;
+        let flushed = &mut self.flushed_bytes[location as usize];
+        *flushed = flushed.saturating_add(bytes);
         if measures {
             self.measure(location, (begun, now), bytes);
         }

@@ -127,7 +127,9 @@ impl Jobs {
             }
             _ => self.count_compaction(compaction, made),
         }
-        for table in choice.tables().filter(|table| table.location != 0) {
+        // Tables that are dropped as a whole are not read.
+        let read = choice.tables().filter(|_| !compaction.is_edit());
+        for table in read.filter(|table| table.location != 0) {
             m.returned_table_count.add(1);
             m.returned_table_bytes.add(table.file_bytes);
         }

@@ -235,10 +235,7 @@ pub(crate) fn locations(jobs: &Jobs) -> Vec<LocationStats> {
                 false => env.locations().free_bytes(),
             },
             flush_bytes_per_s: places.bytes_per_s(location),
-            flushed_bytes: match is_home {
-                true => 0,
-                false => m.redirected_flush_bytes.get(),
-            },
+            flushed_bytes: places.flushed_bytes(location),
             returned_bytes: match is_home {
                 true => 0,
                 false => m.returned_table_bytes.get(),

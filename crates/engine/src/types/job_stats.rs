@@ -190,8 +190,7 @@ pub struct LocationStats {
     /// Bytes of memtables that are flushed to it in a second while flushes to it run, as the last
     /// eight were; `None` before the first one.
     pub flush_bytes_per_s: Option<u64>,
-    /// Bytes of memtables that were flushed to it since the open. Of location 0 they are not
-    /// counted here.
+    /// Bytes of memtables that were flushed to it since the open.
     pub flushed_bytes: u64,
     /// Bytes of its tables that compactions brought back to location 0.
     pub returned_bytes: u64,
