@@ -144,8 +144,8 @@ proptest! {
                 overlaps: None,
                 last_picked: &NOTHING_PICKED,
                 free_bytes: None,
-unread: &[],
-is_calm: false,
+                unread: &[],
+                is_calm: false,
             };
             let swept = pick(&input);
             input.overlaps = Some(&anew);
