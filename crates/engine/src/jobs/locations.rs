@@ -244,8 +244,8 @@ impl Schedule {
         self.running().iter().any(|r| r.is_abandoned)
     }
 
-    /// The tables of a keyspace that picks leave out now: those that could not be read, and, while a
-    /// compaction hangs that reads tables at the second location, all that are there.
+    /// The tables of a keyspace that picks leave out now: those that could not be read, and, while
+    /// a compaction hangs that reads tables at the second location, all that are there.
     pub(super) fn left_out(&self, keyspace: &KeyspaceCore, now: Instant) -> Vec<u64> {
         let mut left_out = self.places.unread(now);
         let is_compaction = |r: &Running| r.kind == JobKind::Compaction;

@@ -7,8 +7,8 @@
 //! and the input of its job stay.
 //!
 //! Invariants: a memtable is flushed by one task at a time, apart from a flush that was abandoned
-//! because it hangs at the second location of tables and will install nothing; reservations of running jobs are
-//! disjoint (`pick` sees them all, under this lock).
+//! because it hangs at the second location of tables and will install nothing; reservations of
+//! running jobs are disjoint (`pick` sees them all, under this lock).
 //!
 //! Threading: one mutex (`Jobs::schedule`); no I/O under it.
 

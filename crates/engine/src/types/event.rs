@@ -241,7 +241,7 @@ pub enum Event {
         why: String,
     },
     /// Flushes go to the second location of tables too, because memtables fill faster than they are
-    /// flushed, or because the first location is full.
+    /// flushed, or because the first location has hardly any room.
     #[non_exhaustive]
     RedirectBegan {
         /// The path of the second location's folder.
@@ -258,7 +258,8 @@ pub enum Event {
         flushed_bytes: u64,
     },
     /// Flushes do not go to the second location of tables for a while, or until the store is opened
-    /// again, because flushes there have failed.
+    /// again, because flushes there have failed or hang. Each time that this is prolonged is an
+    /// event of its own.
     #[non_exhaustive]
     LocationSuspended {
         /// The path of the folder.

@@ -179,7 +179,7 @@ pub(crate) struct Metrics {
     pub(crate) returned_table_bytes: Counter,
     /// Flushes there that hung, and whose memtables were flushed again at the first location.
     pub(crate) abandoned_flush_count: Counter,
-    /// How often flushes there had failed so often that it was not used for a while.
+    /// How often flushes there had failed so often that it was not used for a while, or for longer.
     pub(crate) location_suspended_count: Counter,
     pub(crate) intra_l0_count: Counter,
     /// Merges that were due only because of lookups in vain.
