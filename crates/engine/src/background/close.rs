@@ -144,7 +144,7 @@ impl Background {
         let Some(task) = self.second_location.lock().take() else {
             return;
         };
-        let until = self.parts.env.now() + SECOND_LOCATION_TAKES;
+        let until = self.parts.env.now() + SECOND_LOCATION_ENDS;
         while !task.is_finished() {
             if self.parts.env.now() >= until {
                 return;
@@ -155,8 +155,11 @@ impl Background {
     }
 }
 
-/// How long a close waits for the second location of tables.
+/// How long a close waits for the last deletions at the second location of tables.
 const SECOND_LOCATION_TAKES: Duration = Duration::from_secs(5);
+
+/// How long it waits for the end of the task that makes them.
+const SECOND_LOCATION_ENDS: Duration = Duration::from_secs(1);
 
 /// The interval at which a close looks whether tasks have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
