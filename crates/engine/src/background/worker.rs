@@ -18,7 +18,7 @@ use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
-use crate::jobs::places::Blame;
+use crate::jobs::location_states::Blame;
 use crate::jobs::schedule;
 use crate::jobs::take::{Role, Taker, take};
 use crate::jobs::work::{Reserved, Work};

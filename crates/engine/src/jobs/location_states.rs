@@ -58,7 +58,7 @@ pub(super) struct Redirecting {
 
 /// What is remembered of the locations.
 #[derive(Default)]
-pub(crate) struct Places {
+pub(crate) struct LocationStates {
     /// How fast flushes at each location are.
     meters: [FlushMeter; 2],
     /// How long the rate of the second location is believed after a flush; zero before the first.
@@ -99,14 +99,14 @@ impl Load {
 }
 
 /// The location at which a flush of these bytes ends first. Of equal ones it is location 0.
-pub(super) fn ends_first(home: Load, redirect: Load, bytes: u64) -> u32 {
-    match redirect.ends_ns(bytes) < home.ends_ns(bytes) {
+pub(super) fn ends_first(first: Load, redirect: Load, bytes: u64) -> u32 {
+    match redirect.ends_ns(bytes) < first.ends_ns(bytes) {
         true => REDIRECT,
         false => 0,
     }
 }
 
-impl Places {
+impl LocationStates {
     /// The rate of flushes at a location, if it is measured.
     pub(crate) fn bytes_per_s(&self, location: u32) -> Option<u64> {
         self.meters.get(location as usize)?.bytes_per_s()
@@ -266,75 +266,75 @@ mod tests {
 
     #[test]
     fn a_table_that_cannot_be_read_is_left_out_for_longer_each_time() {
-        let mut places = Places::default();
-        assert!(places.unread(at_ms(0)).is_empty());
+        let mut states = LocationStates::default();
+        assert!(states.unread(at_ms(0)).is_empty());
         for (at, until) in [(0, 1000), (1000, 3000), (3000, 7000)] {
-            places.note_unread(7, at_ms(at));
-            assert_eq!(places.unread(at_ms(until - 1)), [7]);
-            assert!(places.unread(at_ms(until)).is_empty());
+            states.note_unread(7, at_ms(at));
+            assert_eq!(states.unread(at_ms(until - 1)), [7]);
+            assert!(states.unread(at_ms(until)).is_empty());
         }
         for _ in 0..40 {
-            places.note_unread(7, at_ms(7000));
+            states.note_unread(7, at_ms(7000));
         }
-        assert!(places.unread(at_ms(307_000)).is_empty());
-        places.forget_unread([7].into_iter());
-        assert!(places.unread(at_ms(7000)).is_empty());
+        assert!(states.unread(at_ms(307_000)).is_empty());
+        states.forget_unread([7].into_iter());
+        assert!(states.unread(at_ms(7000)).is_empty());
     }
 
     #[test]
     fn the_rate_of_the_second_location_is_forgotten_after_a_while() {
-        let mut places = Places::default();
-        let rate = |places: &Places, ms| places.believed_bytes_per_s(at_ms(ms));
-        assert_eq!(rate(&places, 0), None);
-        places.flushed(REDIRECT, (at_ms(0), at_ms(1000)), 100, false);
-        assert_eq!(rate(&places, 1000), None, "too small");
+        let mut states = LocationStates::default();
+        let rate = |states: &LocationStates, ms| states.believed_bytes_per_s(at_ms(ms));
+        assert_eq!(rate(&states, 0), None);
+        states.flushed(REDIRECT, (at_ms(0), at_ms(1000)), 100, false);
+        assert_eq!(rate(&states, 1000), None, "too small");
         // It is slow, so nothing goes there before the rate is forgotten.
         for (ended, until) in [(1000, 3000), (4000, 8000), (9000, 17_000)] {
-            places.flushed(REDIRECT, (at_ms(ended - 1000), at_ms(ended)), ended, true);
+            states.flushed(REDIRECT, (at_ms(ended - 1000), at_ms(ended)), ended, true);
             assert_eq!(
-                rate(&places, until - 1),
+                rate(&states, until - 1),
                 Some(ended),
                 "without earlier ones"
             );
-            assert_eq!(rate(&places, until), None);
+            assert_eq!(rate(&states, until), None);
             assert_eq!(
-                places.bytes_per_s(REDIRECT),
+                states.bytes_per_s(REDIRECT),
                 Some(ended),
                 "it is still shown"
             );
         }
         // Flushes go there by its rate.
-        places.flushed(REDIRECT, (at_ms(17_000), at_ms(18_000)), 5, true);
-        places.note_chosen();
-        places.flushed(REDIRECT, (at_ms(18_000), at_ms(19_000)), 5, true);
-        assert_eq!(rate(&places, 19_000 + 15_999), Some(5));
-        places.flushed(REDIRECT, (at_ms(50_000), at_ms(51_000)), 5, true);
+        states.flushed(REDIRECT, (at_ms(17_000), at_ms(18_000)), 5, true);
+        states.note_chosen();
+        states.flushed(REDIRECT, (at_ms(18_000), at_ms(19_000)), 5, true);
+        assert_eq!(rate(&states, 19_000 + 15_999), Some(5));
+        states.flushed(REDIRECT, (at_ms(50_000), at_ms(51_000)), 5, true);
         assert_eq!(
-            (rate(&places, 52_999), rate(&places, 53_000)),
+            (rate(&states, 52_999), rate(&states, 53_000)),
             (Some(5), None)
         );
     }
 
     #[test]
     fn tables_of_failures_that_nothing_explains_are_left_out_after_three() {
-        let mut places = Places::default();
+        let mut states = LocationStates::default();
         for _ in 0..2 {
-            places.note_unexplained([7, 8].into_iter(), at_ms(0));
+            states.note_unexplained([7, 8].into_iter(), at_ms(0));
         }
-        places.forget_unread([8].into_iter());
-        assert!(places.unread(at_ms(0)).is_empty());
-        places.note_unexplained([7, 8].into_iter(), at_ms(0));
-        assert_eq!(places.unread(at_ms(0)), [7]);
+        states.forget_unread([8].into_iter());
+        assert!(states.unread(at_ms(0)).is_empty());
+        states.note_unexplained([7, 8].into_iter(), at_ms(0));
+        assert_eq!(states.unread(at_ms(0)), [7]);
     }
 
     #[test]
     fn a_full_location_is_tried_again() {
-        let mut places = Places::default();
-        places.set_full(0, at_ms(10));
-        assert!(places.is_full(0, at_ms(1009)) && !places.is_full(0, at_ms(1010)));
-        assert!(!places.is_full(REDIRECT, at_ms(10)));
-        places.set_full(0, at_ms(2000));
-        places.flushed(0, (at_ms(2000), at_ms(2001)), 5, true);
-        assert!(!places.is_full(0, at_ms(2002)));
+        let mut states = LocationStates::default();
+        states.set_full(0, at_ms(10));
+        assert!(states.is_full(0, at_ms(1009)) && !states.is_full(0, at_ms(1010)));
+        assert!(!states.is_full(REDIRECT, at_ms(10)));
+        states.set_full(0, at_ms(2000));
+        states.flushed(0, (at_ms(2000), at_ms(2001)), 5, true);
+        assert!(!states.is_full(0, at_ms(2002)));
     }
 }

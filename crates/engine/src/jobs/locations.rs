@@ -26,7 +26,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::formats::directories::REDIRECT;
 use crate::jobs::Jobs;
-use crate::jobs::places::{Blame, Load, Redirecting, Unused, ends_first};
+use crate::jobs::location_states::{Blame, Load, Redirecting, Unused, ends_first};
 use crate::jobs::schedule::{Running, Schedule};
 use crate::jobs::take::{Role, flushes_max};
 use crate::jobs::work::{Compaction, Placed, Reason, Stage, What, Work};
@@ -69,12 +69,12 @@ fn is_usable(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) 
 
 /// Whether flushes may go to the second location at all, except while one has overrun there.
 fn is_open(env: &Env, schedule: &Schedule, memtable_bytes: u64, now: Instant) -> bool {
-    let (locations, places) = (env.locations(), &schedule.places);
+    let (locations, states) = (env.locations(), &schedule.states);
     locations.exists()
         && env.live().stall_policy == StallPolicy::Redirect
         && !locations.is_lost()
-        && !places.is_suspended(now)
-        && !places.is_full(REDIRECT, now)
+        && !states.is_suspended(now)
+        && !states.is_full(REDIRECT, now)
         && has_room(env, memtable_bytes)
 }
 
@@ -110,7 +110,7 @@ impl Running {
 }
 
 /// The path of the second location, for events.
-fn place(env: &Env) -> String {
+fn path_of_second(env: &Env) -> String {
     let redirect = env.storages().redirect.as_ref();
     redirect.map_or_else(String::new, |storage| storage.location())
 }
@@ -125,7 +125,7 @@ fn is_short(env: &Env, keyspace: &KeyspaceCore) -> bool {
 
 impl Schedule {
     /// Chooses the location of a flush that begins on the host now.
-    pub(super) fn place_flush(
+    pub(super) fn choose_location(
         &mut self,
         jobs: &Jobs,
         keyspace: &KeyspaceCore,
@@ -138,12 +138,12 @@ impl Schedule {
         }
         let (now, bytes) = (env.now(), source.mem.used_bytes());
         let memtable_bytes = keyspace.limits().memtable_bytes;
-        let stays_home = source.stays_home.load(Ordering::Acquire);
+        let stays_at_0 = source.stays_at_0.load(Ordering::Acquire);
         // A full location is not tried again at once, whatever a test asks for.
         let forced = self.forced_location;
-        let forced = forced.filter(|location| !self.places.is_full(*location, now));
+        let forced = forced.filter(|location| !self.states.is_full(*location, now));
         let is_usable = || forced.is_some() || is_usable(env, self, memtable_bytes, now);
-        if stays_home || !is_usable() {
+        if stays_at_0 || !is_usable() {
             return;
         }
         let is_flush_at = |location| {
@@ -154,9 +154,9 @@ impl Schedule {
                     && placed.is_some_and(|p| p.location == location)
             }
         };
-        let home_rate = self.places.bytes_per_s(0).unwrap_or(UNMEASURED_BYTES_PER_S);
-        let measured = self.places.believed_bytes_per_s(now);
-        let rate = measured.unwrap_or(home_rate);
+        let first_rate = self.states.bytes_per_s(0).unwrap_or(UNMEASURED_BYTES_PER_S);
+        let measured = self.states.believed_bytes_per_s(now);
+        let rate = measured.unwrap_or(first_rate);
         let load = |location, bytes_per_s| Load {
             running_bytes: self
                 .running()
@@ -165,7 +165,7 @@ impl Schedule {
                 .fold(0, |sum, r| sum + r.bytes),
             bytes_per_s,
         };
-        let (home, redirect) = (load(0, home_rate), load(REDIRECT, rate));
+        let (first, redirect) = (load(0, first_rate), load(REDIRECT, rate));
         let count = self.running().iter().filter(is_flush_at(REDIRECT)).count();
         // If the second location hangs, one flush at least still runs at the first one. And as long
         // as it is not known how fast the second one is, one flush finds that out.
@@ -175,10 +175,10 @@ impl Schedule {
         };
         let location = match forced {
             Some(location) => location,
-            None if self.places.is_full(0, now) => REDIRECT,
+            None if self.states.is_full(0, now) => REDIRECT,
             None if is_short(env, keyspace) && count < most => REDIRECT,
             None if env.flush_load().is_behind() && count < most => {
-                ends_first(home, redirect, bytes)
+                ends_first(first, redirect, bytes)
             }
             None => 0,
         };
@@ -186,17 +186,18 @@ impl Schedule {
             return;
         }
         if measured.is_some() {
-            self.places.note_chosen();
+            self.states.note_chosen();
         }
         placed.location = location;
         placed.expected_ns = u64::try_from(redirect.ends_ns(bytes)).unwrap_or(u64::MAX);
-        if self.places.redirecting.is_none() {
-            self.places.redirecting = Some(Redirecting {
+        if self.states.redirecting.is_none() {
+            self.states.redirecting = Some(Redirecting {
                 since: now,
                 flushed_bytes: 0,
             });
-            env.events()
-                .emit(|| Event::RedirectBegan { place: place(env) });
+            env.events().emit(|| Event::RedirectBegan {
+                place: path_of_second(env),
+            });
         }
     }
 }
@@ -222,7 +223,7 @@ impl Schedule {
                 .remark
                 .remark("it hangs, and its memtable is flushed at location 0");
             if let Some(source) = running.memtable.upgrade() {
-                source.stays_home.store(true, Ordering::Release);
+                source.stays_at_0.store(true, Ordering::Release);
                 source.end_flush();
                 source.flushing.store(false, Ordering::Release);
             }
@@ -247,7 +248,7 @@ impl Schedule {
     /// The tables of a keyspace that picks leave out now: those that could not be read, and, while
     /// a compaction hangs that reads tables at the second location, all that are there.
     pub(super) fn left_out(&self, keyspace: &KeyspaceCore, now: Instant) -> Vec<u64> {
-        let mut left_out = self.places.unread(now);
+        let mut left_out = self.states.unread(now);
         let is_compaction = |r: &Running| r.kind == JobKind::Compaction;
         if self
             .running()
@@ -271,22 +272,22 @@ impl Schedule {
 
     /// A flush to the second location has failed.
     fn flush_failed(&mut self, env: &Env, error: &Error, now: Instant) {
-        let places = &mut self.places;
-        places.pauses.ended(false, now);
+        let states = &mut self.states;
+        states.pauses.ended(false, now);
         let unused = match env.locations().is_lost() {
             true => Some(Unused::Lost),
-            false => places.pauses.until().map(Unused::Until),
+            false => states.pauses.until().map(Unused::Until),
         };
         // A longer suspension is a new one.
-        if unused.is_some() && places.reported != unused {
-            places.reported = unused;
+        if unused.is_some() && states.reported != unused {
+            states.reported = unused;
             let for_us = match unused {
                 Some(Unused::Until(until)) => Some(until.since(now).as_micros() as u64),
                 _ => None,
             };
             env.metrics().location_suspended_count.add(1);
             env.events().emit(|| Event::LocationSuspended {
-                place: place(env),
+                place: path_of_second(env),
                 error: error.clone(),
                 for_us,
             });
@@ -368,20 +369,20 @@ impl Jobs {
         let is_no_space = error.kind() == ErrorKind::NoSpace;
         match &work.what {
             What::Flush(_) if work.placed.location == REDIRECT && is_no_space => {
-                schedule.places.set_full(REDIRECT, now);
+                schedule.states.set_full(REDIRECT, now);
                 Blame::Location
             }
             What::Flush(source) if work.placed.location == REDIRECT => {
-                source.stays_home.store(true, Ordering::Release);
+                source.stays_at_0.store(true, Ordering::Release);
                 schedule.flush_failed(env, error, now);
                 Blame::Location
             }
             What::Flush(source) if is_no_space => {
-                let stays = source.stays_home.load(Ordering::Acquire);
+                let stays = source.stays_at_0.load(Ordering::Acquire);
                 if stays || !is_usable(env, &schedule, memtable_bytes, now) {
                     return Blame::Store;
                 }
-                schedule.places.set_full(0, now);
+                schedule.states.set_full(0, now);
                 Blame::Location
             }
             What::Compaction(_) if is_no_space => {
@@ -393,13 +394,13 @@ impl Jobs {
             What::Compaction(compaction) => {
                 let unread = unread_inputs(compaction, error);
                 for id in &unread {
-                    schedule.places.note_unread(*id, now);
+                    schedule.states.note_unread(*id, now);
                 }
                 if unread.is_empty() {
                     let tables = compaction.choice.tables();
                     let there = tables.filter(|table| table.location != 0);
                     let ids = there.map(|table| table.id);
-                    schedule.places.note_unexplained(ids, now);
+                    schedule.states.note_unexplained(ids, now);
                 }
                 match unread.is_empty() || compaction.reason == Reason::Manual {
                     true => Blame::Store,
@@ -421,14 +422,15 @@ impl Jobs {
         let measures = bytes >= work.keyspace.limits().memtable_bytes / 2;
         let mut schedule = self.schedule.lock();
         schedule
-            .places
+            .states
             .flushed(location, (begun, env.now()), bytes, measures);
         if location == REDIRECT {
             env.metrics().redirected_flush_count.add(1);
             env.metrics().redirected_flush_bytes.add(bytes);
-            if schedule.places.reported.take().is_some() {
-                env.events()
-                    .emit(|| Event::LocationUsedAgain { place: place(env) });
+            if schedule.states.reported.take().is_some() {
+                env.events().emit(|| Event::LocationUsedAgain {
+                    place: path_of_second(env),
+                });
             }
         }
     }
@@ -452,17 +454,17 @@ impl Jobs {
             let placed = r.placed.as_ref();
             placed.is_some_and(|p| p.location == REDIRECT) && !r.is_abandoned
         };
-        if schedule.places.redirecting.is_none()
+        if schedule.states.redirecting.is_none()
             || schedule.running().iter().any(at_redirect)
             || is_short
-            || schedule.places.is_full(0, now)
+            || schedule.states.is_full(0, now)
             || env.flush_load().is_behind()
         {
             return;
         }
-        if let Some(ended) = schedule.places.redirecting.take() {
+        if let Some(ended) = schedule.states.redirecting.take() {
             env.events().emit(|| Event::RedirectEnded {
-                place: place(env),
+                place: path_of_second(env),
                 lasted_us: now.since(ended.since).as_micros() as u64,
                 flushed_bytes: ended.flushed_bytes,
             });

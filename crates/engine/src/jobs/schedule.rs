@@ -29,7 +29,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::host_use::HostUse;
-use crate::jobs::places::{Blame, Places};
+use crate::jobs::location_states::{Blame, LocationStates};
 use crate::jobs::sides::SideId;
 use crate::jobs::take::PickState;
 use crate::jobs::take::answers::{Answers, PickKey};
@@ -170,7 +170,7 @@ pub(crate) struct Schedule {
     /// How busy the host's cores are.
     pub(super) host_use: HostUse,
     /// What is known of the locations of tables.
-    pub(crate) places: Places,
+    pub(crate) states: LocationStates,
     /// The location of all flushes of the host, if a test has set one.
     pub(crate) forced_location: Option<u32>,
     /// The number of writes and reads so far, and when a search first saw this number.
@@ -205,7 +205,7 @@ impl Schedule {
             queues: Memory::default(),
             answers: Answers::default(),
             host_use: HostUse::default(),
-            places: Places::default(),
+            states: LocationStates::default(),
             forced_location: None,
             callers: None,
         }
@@ -550,7 +550,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>, blame: Blame)
         Ok(()) => {
             schedule.panicked.remove(&(kind, keyspace));
             jobs.env.failures().succeeded(kind);
-            schedule.places.forget_unread(inputs.into_iter());
+            schedule.states.forget_unread(inputs.into_iter());
         }
         Err(_) if matches!(blame, Blame::Location | Blame::Tables) => {}
         // Nobody waits for work that is not wanted any more.

@@ -221,27 +221,27 @@ pub(crate) fn locations(jobs: &Jobs) -> Vec<LocationStats> {
     }
     let m = env.metrics();
     let schedule = jobs.schedule.lock();
-    let places = &schedule.places;
+    let states = &schedule.states;
     let of = |(location, storage): (u32, &Arc<dyn Storage>)| {
-        let is_home = location == 0;
-        let (table_count, table_bytes) = held[usize::from(!is_home)];
+        let is_first = location == 0;
+        let (table_count, table_bytes) = held[usize::from(!is_first)];
         LocationStats {
             location,
             path: storage.location(),
             table_count,
             table_bytes,
-            free_bytes: match is_home {
+            free_bytes: match is_first {
                 true => env.free_bytes(),
                 false => env.locations().free_bytes(),
             },
-            flush_bytes_per_s: places.bytes_per_s(location),
-            flushed_bytes: places.flushed_bytes(location),
-            returned_bytes: match is_home {
+            flush_bytes_per_s: states.bytes_per_s(location),
+            flushed_bytes: states.flushed_bytes(location),
+            returned_bytes: match is_first {
                 true => 0,
                 false => m.returned_table_bytes.get(),
             },
-            is_suspended: !is_home && places.is_suspended(env.now()),
-            is_lost: !is_home && env.locations().is_lost(),
+            is_suspended: !is_first && states.is_suspended(env.now()),
+            is_lost: !is_first && env.locations().is_lost(),
         }
     };
     env.storages().locations().map(of).collect()

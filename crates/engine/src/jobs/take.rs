@@ -444,7 +444,7 @@ impl Round<'_> {
                 Step::Start(mut placed) => {
                     let mut work = schedule.returned.remove(at);
                     if let What::Flush(source) = &work.what {
-                        schedule.place_flush(self.jobs, &work.keyspace, source, &mut placed);
+                        schedule.choose_location(self.jobs, &work.keyspace, source, &mut placed);
                     }
                     schedule.restart(&mut work, placed);
                     return Some(Found::Work(Box::new(work)));
@@ -610,7 +610,7 @@ impl Round<'_> {
         match self.place(schedule, &work, answers) {
             Step::Start(mut placed) => {
                 if let What::Flush(source) = &work.what {
-                    schedule.place_flush(self.jobs, keyspace, source, &mut placed);
+                    schedule.choose_location(self.jobs, keyspace, source, &mut placed);
                 }
                 work.answers = match (answers, &self.sides) {
                     (Some(answers), _) => answers.clone(),

@@ -70,7 +70,7 @@ pub(crate) struct MemSource {
     /// The number of its flushes in a row whose tables were rejected.
     pub(crate) rejections: AtomicU32,
     /// A flush of it to the second location of tables has failed, so it goes to location 0.
-    pub(crate) stays_home: AtomicBool,
+    pub(crate) stays_at_0: AtomicBool,
     /// This memtable must not be flushed: its data was replayed and waits for room, or a test holds
     /// it back.
     pub(crate) held: AtomicBool,
@@ -89,7 +89,7 @@ impl MemSource {
             flush: ArcSwapOption::empty(),
             flushed_bytes: AtomicU64::new(0),
             rejections: AtomicU32::new(0),
-            stays_home: AtomicBool::new(false),
+            stays_at_0: AtomicBool::new(false),
             held: AtomicBool::new(false),
         })
     }

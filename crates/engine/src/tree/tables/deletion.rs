@@ -16,14 +16,14 @@ use crate::formats::directories::Storages;
 use crate::types::event::{Event, Events};
 
 /// The location and the name of a table's file.
-pub(super) type Place = (u32, String);
+pub(super) type FileAt = (u32, String);
 
 /// See the module.
 pub(super) struct Deletion {
     storages: Storages,
     events: Arc<Events>,
     /// Files to be deleted by the next sweep of their location.
-    names: Mutex<Vec<Place>>,
+    names: Mutex<Vec<FileAt>>,
     /// Held over a sweep of each location.
     sweeping: [Mutex<()>; 2],
 }
@@ -39,7 +39,7 @@ impl Deletion {
     }
 
     /// Takes the names of files at a location that were added.
-    fn take_added(&self, location: u32) -> Vec<Place> {
+    fn take_added(&self, location: u32) -> Vec<FileAt> {
         let mut names = self.names.lock();
         let all = std::mem::take(&mut *names).into_iter();
         let (there, others) = all.partition(|(at, _)| *at == location);
@@ -48,7 +48,7 @@ impl Deletion {
     }
 
     /// Lets the next sweep delete these files.
-    pub(super) fn add(&self, mut names: Vec<Place>) {
+    pub(super) fn add(&self, mut names: Vec<FileAt>) {
         if !names.is_empty() {
             self.names.lock().append(&mut names);
         }
@@ -61,7 +61,7 @@ impl Deletion {
         &self,
         location: u32,
         epoch: Epoch,
-        take_unheld: impl FnOnce() -> Vec<Place>,
+        take_unheld: impl FnOnce() -> Vec<FileAt>,
         in_doubt: impl Fn() -> bool,
     ) -> u64 {
         let _sweeping = self.sweeping[location as usize].lock();

@@ -39,7 +39,7 @@ use crate::tree::seeks::SeekCounts;
 use crate::types::error::{ErrorKind, Result};
 use crate::types::event::Events;
 use crate::types::options::Options;
-use deletion::{Deletion, Place};
+use deletion::{Deletion, FileAt};
 use inputs::JobInputs;
 use readers::Readers;
 
@@ -292,7 +292,7 @@ impl TableSet {
 
     /// Takes the tables at a location that nothing holds out of the set, and returns where their
     /// files are.
-    fn take_unheld(&self, location: u32) -> Vec<Place> {
+    fn take_unheld(&self, location: u32) -> Vec<FileAt> {
         let mut names = Vec::new();
         self.registry.lock().retain(|_, r| {
             let held =
