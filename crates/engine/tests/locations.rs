@@ -303,6 +303,77 @@ fn a_location_with_tables_is_not_taken_out() {
     });
 }
 
+/// The edit that brings the last tables back is not durable: its sync fails, the process is killed,
+/// and the next open takes the location out. Power is lost at each call of that open.
+#[test]
+fn taking_out_deletes_nothing_that_the_durable_manifest_names() {
+    simulate(|rt| {
+        for nth in 0.. {
+            let folders = Folders::new(&rt);
+            let store = with_redirected(&folders, TWO);
+            let wanted = contents(&store);
+            let rule = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io));
+            folders.add(rule.named("MANIFEST").for_good());
+            store.test_hooks().pause_compaction(false);
+            store.wait_until_idle().unwrap_err();
+            drop(store);
+            let folders = folders.kill();
+            let rule = Rule::on_changes(Fault::Fail(StorageErrorKind::Io));
+            folders.add(rule.nth(nth).for_good());
+            let opened = folders.try_open(TWO, taking_out());
+            let is_last = folders.fired() == 0;
+            folders.clear();
+            if is_last {
+                assert_eq!(contents(opened.as_ref().unwrap()), wanted);
+            }
+            drop(opened);
+            for image in folders.images(nth) {
+                let when = format!("cut at call {nth}");
+                let store = image.try_open(TWO, redirecting());
+                let store = store.unwrap_or_else(|e| panic!("{when}: {e}"));
+                assert_eq!(contents(&store), wanted, "{when}");
+                store.close().unwrap();
+                image.assert_sound(TWO);
+            }
+            if is_last {
+                break;
+            }
+        }
+    });
+}
+
+/// A table in the folder that is taken out cannot be deleted: the folder keeps its owner, so that
+/// the store can have it again.
+#[test]
+fn a_folder_that_keeps_tables_can_be_added_again() {
+    simulate(|rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        put_some(&store.default_keyspace().unwrap(), 0, 100, 1);
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let orphan = "00000001-0000ffff-0000-00000.tbl";
+        let lease = folders.memory[1].lease("user").unwrap();
+        folders.memory[1].create(lease.epoch(), orphan).unwrap();
+        drop(lease);
+        let rule = Rule::on(OpKind::Delete, Fault::Fail(StorageErrorKind::Io));
+        folders.add(rule.named(orphan).for_good());
+        let store = folders.try_open(TWO, taking_out()).unwrap();
+        assert!(folders.fired() > 0);
+        assert!(store.stats().locations.is_empty());
+        store.close().unwrap();
+        folders.clear();
+        let left = &folders.names()[1];
+        assert!(left.iter().any(|name| name == "OWNER"), "{left:?}");
+        folders.assert_sound(ONE);
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        folders.assert_sound(TWO);
+        assert!(table_names(&folders)[1].is_empty());
+    });
+}
+
 #[test]
 fn other_folders_are_refused_by_name() {
     simulate(|rt| {

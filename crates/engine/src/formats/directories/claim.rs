@@ -16,7 +16,9 @@
 //!   the tables of one location would be orphans of the other one. It is added to a store that
 //!   exists only when the open has found the store whole: first its `OWNER` is written, and then
 //!   `DIRECTORIES`. It is taken out in the order tables, `DIRECTORIES`, `OPENED`, `OWNER`, so that
-//!   a folder that `DIRECTORIES` names always has its `OWNER`.
+//!   a folder that `DIRECTORIES` names always has its `OWNER`; and only when a manifest is durable
+//!   that names no table there. The inherited manifest that was read may have an edit that a loss
+//!   of power takes back, and before that edit there may be tables.
 //! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
 //!   own epochs (`env/guard.rs` translates them).
 //!
@@ -422,11 +424,10 @@ impl Claim {
     }
 
     /// Writes the `DIRECTORIES` that a store has lost, unless the disk is full: this open has its
-    /// folders without it. Adds the second location of tables to a store, or takes it out. The
-    /// caller has found the store whole, and found that no table is at a location that is taken
-    /// out.
+    /// folders without it. Adds the second location of tables to a store. The caller has found the
+    /// store whole. What is taken out stays until [`Claim::take_out`].
     pub(crate) fn restore(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
-        let Some(directories) = &self.wanted else {
+        let Some(directories) = self.wanted.as_ref().filter(|_| !self.takes_out()) else {
             return Ok(());
         };
         let (root, _) = folders[0];
@@ -448,16 +449,52 @@ impl Claim {
                 let written = root.replace(epoch, DIRECTORIES, text.as_bytes());
                 written.map_err(context)
             }
-            (Redirect::TakenOut { is_there }, Some((storage, _))) => {
-                if *is_there {
-                    delete_tables(*storage, epoch);
-                }
-                root.replace(epoch, DIRECTORIES, text.as_bytes())?;
-                self.leave(folders, epoch);
-                Ok(())
-            }
             _ => replace_if_room(root, epoch, DIRECTORIES, &text).map(drop),
         }
+    }
+
+    /// Whether the store loses its second location of tables, by [`Claim::take_out`].
+    pub(crate) fn takes_out(&self) -> bool {
+        matches!(self.redirect, Redirect::TakenOut { .. } | Redirect::Unused)
+    }
+
+    /// Takes the second location of tables out, if that is wished. The caller has made a manifest
+    /// durable that names no table there.
+    ///
+    /// # Errors
+    /// Those of the store's own folder. A failure in the folder that is taken out is none: it then
+    /// keeps a file that says whose it was, and can be added again.
+    pub(crate) fn take_out(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
+        let Some(directories) = self.wanted.as_ref().filter(|_| self.takes_out()) else {
+            return Ok(());
+        };
+        let (root, _) = folders[0];
+        let text = directories.encode();
+        if self.redirect == Redirect::Unused {
+            // The store has lost the file.
+            return replace_if_room(root, epoch, DIRECTORIES, &text).map(drop);
+        }
+        let redirect = folders.iter().find(|(_, parts)| parts.redirected);
+        let place = redirect.map_or_else(String::new, |(storage, _)| storage.describe());
+        let is_empty = match (&self.redirect, redirect) {
+            (Redirect::TakenOut { is_there: true }, Some((storage, _))) => {
+                delete_tables(*storage, epoch)
+            }
+            _ => false,
+        };
+        root.replace(epoch, DIRECTORIES, text.as_bytes())
+            .map_err(|e| {
+                Error::from(e)
+                    .context(format!("taking out the second location of tables {place}"))
+                    .advice(
+                        "open the store again; without redirect_dir = \"none\" it opens with this \
+                         location",
+                    )
+            })?;
+        if is_empty {
+            self.leave(folders, epoch);
+        }
+        Ok(())
     }
 
     /// Gives back the folder of a location that was taken out. If this fails, the folder keeps a
@@ -483,15 +520,26 @@ impl Claim {
     }
 }
 
-/// Deletes the store's tables in a folder that is taken out. The manifest names none of them.
-fn delete_tables(storage: &dyn Storage, epoch: Epoch) {
-    let objects = storage.list().unwrap_or_default();
+/// Deletes the store's tables in a folder that is taken out. No manifest that a loss of power can
+/// leave names any of them. Returns whether none is left.
+fn delete_tables(storage: &dyn Storage, epoch: Epoch) -> bool {
+    let objects = match storage.list() {
+        Ok(objects) => objects,
+        Err(error) => {
+            let place = storage.describe();
+            tracing::warn!(%error, place, "a folder that is taken out cannot be listed");
+            return false;
+        }
+    };
+    let mut is_empty = true;
     let own = |object: &ObjectMeta| open_number_of(&object.name).is_some();
     for object in objects.into_iter().filter(own) {
         if let Err(error) = storage.delete(epoch, &object.name) {
             tracing::warn!(%error, "a table in a folder that is taken out cannot be deleted");
+            is_empty = false;
         }
     }
+    is_empty
 }
 
 /// Whether a storage is the folder with this path, which may be a link to it.

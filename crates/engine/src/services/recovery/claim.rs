@@ -2,8 +2,8 @@
 //! no replay of the log. If the store has several folders, it notes the open in them (`OPENED`).
 //!
 //! Invariants:
-//! - The second location of tables is added or taken out after all checks that need no replay, and
-//!   before the open is noted.
+//! - The second location of tables is added after all checks that need no replay, and before the
+//!   open is noted. It is only taken out when the new manifest is durable ([`TakingOut`]).
 //! - A folder without a store, in which none may be created, is not changed. Nothing that an
 //!   earlier open left is changed, except for `OPENED`.
 //! - The open is noted after these checks and before the replay, which makes tables and deletes
@@ -78,6 +78,24 @@ pub(super) struct Opening {
     /// For an open for reading, the storages below the overlay.
     pub(super) below: Option<Storages>,
     pub(super) budget: ReplayBudget,
+    /// The second location of tables, if it is taken out. The other storages are without it.
+    pub(super) taking_out: Option<TakingOut>,
+}
+
+/// The second location of tables is taken out. Its files stay until the new manifest is durable: a
+/// loss of power can bring back an older manifest than the one that was read, and that one may name
+/// tables there.
+pub(super) struct TakingOut {
+    claim: Claim,
+    /// The storages with the location.
+    storages: Storages,
+}
+
+impl TakingOut {
+    /// Takes the location out. The caller has made a manifest durable that names no table there.
+    pub(super) fn finish(&self, epoch: Epoch) -> Result<()> {
+        self.claim.take_out(&self.storages.folders(), epoch)
+    }
 }
 
 impl Opening {
@@ -183,6 +201,7 @@ pub(super) fn claim(
         arenas,
         below,
         budget,
+        taking_out: found.taking_out,
     })
 }
 
@@ -228,6 +247,7 @@ struct Found {
     is_new: bool,
     old: StoreState,
     open_number: u64,
+    taking_out: Option<TakingOut>,
 }
 
 /// Reads the manifest, and makes the checks that need the lease.
@@ -243,18 +263,18 @@ fn read_store(
         (RedirectDir::None, false) => Wish::TakeOut,
         _ => Wish::Keep,
     };
-    let storages = layers.storages.clone();
-    check_direct_io(&storages, options.direct_io)?;
-    let recovered = manifest::recover(&*storages.manifest)?;
+    let all = layers.storages.clone();
+    check_direct_io(&all, options.direct_io)?;
+    let recovered = manifest::recover(&*all.manifest)?;
     match &recovered {
-        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&storages)),
+        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&all)),
         None if !options.create_if_missing || is_reading => {
-            return Err(no_store(&storages, is_reading));
+            return Err(no_store(&all, is_reading));
         }
         _ => {}
     }
-    let claim = claim_folders(&storages, runtime, epoch, recovered.as_ref(), wish)?;
-    let all_folders = storages.folders();
+    let claim = claim_folders(&all, runtime, epoch, recovered.as_ref(), wish)?;
+    let all_folders = all.folders();
     let store_id = claim.id();
     let opens = Opened::check(&claim.compared(&all_folders), store_id)?;
     match claim.redirect() {
@@ -287,7 +307,7 @@ fn read_store(
         }
         if !is_new {
             // A lost DIRECTORIES is written again only now that all tables are known to be there.
-            // The second location of tables is added or taken out.
+            // The second location of tables is added.
             claim.restore(&all_folders, epoch)?;
         }
         let new = || random_id(runtime).0;
@@ -295,11 +315,16 @@ fn read_store(
         let noted: Vec<_> = folders.into_iter().filter(is_there).collect();
         Opened::note(&noted, store_id, &opens, new, epoch)?;
     }
+    let taking_out = (!is_new && claim.takes_out()).then(|| TakingOut {
+        claim,
+        storages: all.clone(),
+    });
     Ok(Found {
         store_id,
         is_new,
         old,
         open_number,
+        taking_out,
     })
 }
 

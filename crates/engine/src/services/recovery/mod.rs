@@ -5,7 +5,8 @@
 //! the log into memtables, and writes those that are full to tables ([`replay`]). It begins a new
 //! log. It writes a new manifest with one edit, which installs the replayed data of all keyspaces
 //! and the log's new start ([`install`]). It makes the parts of the open store ([`assemble`]). Only
-//! when the manifest is durable are files deleted ([`orphans`]) and is the store returned.
+//! when the manifest is durable are files deleted ([`orphans`]), is a second location of tables
+//! taken out, and is the store returned.
 //!
 //! Invariants:
 //! - Until the new manifest is current, nothing inherited is changed, so a crash at any call leaves
@@ -27,7 +28,7 @@ pub(crate) mod unflushed;
 use std::sync::Arc;
 
 use assemble::assemble;
-use claim::Opening;
+use claim::{Opening, TakingOut};
 use siltstone_storage::Runtime;
 
 use crate::catalog::obsolete::delete_old_manifests;
@@ -80,7 +81,8 @@ fn open_now(
     options: Options,
     purpose: Purpose,
 ) -> Result<Parts> {
-    let opening = claim::claim(storages, runtime, executors, events, options, purpose)?;
+    let mut opening = claim::claim(storages, runtime, executors, events, options, purpose)?;
+    let taking_out = opening.taking_out.take();
     let recovered = recover(&opening);
     let (log, installed, history) = recovered.inspect_err(|_| {
         // A storage across a link keeps the lease of a failed open otherwise. If it cannot be
@@ -93,7 +95,7 @@ fn open_now(
         parts.env.health().set_read_only();
         return Ok(parts);
     }
-    let finished = clean_up(&parts.catalog, &parts.unflushed)
+    let finished = clean_up(&parts.catalog, &parts.unflushed, taking_out.as_ref())
         .and_then(|()| crate::services::settings::store_options_of_keyspaces(&parts.catalog));
     finished.inspect_err(|_| parts.env.release_lease())?;
     crate::services::options_differ::report(&parts.catalog);
@@ -169,8 +171,13 @@ fn start_log(opening: &Opening) -> Result<LogWriter> {
 }
 
 /// Deletes what earlier opens left. If replayed data waits for room, the inherited log and tables
-/// stay, and only old manifests are deleted.
-fn clean_up(catalog: &Catalog, unflushed: &Unflushed) -> Result<()> {
+/// stay, and only old manifests are deleted. A second location of tables is taken out in any case:
+/// the new manifest names no table there, and replayed data is not flushed there.
+fn clean_up(
+    catalog: &Catalog,
+    unflushed: &Unflushed,
+    taking_out: Option<&TakingOut>,
+) -> Result<()> {
     let state = catalog.role().state().clone();
     if !unflushed.hold_log(catalog, &state) {
         delete_orphans(catalog, &state)?;
@@ -178,6 +185,9 @@ fn clean_up(catalog: &Catalog, unflushed: &Unflushed) -> Result<()> {
         delete_old_manifests(catalog);
         let env = catalog.env();
         env.storages().manifest.sync_dir(env.epoch())?;
+    }
+    if let Some(taking_out) = taking_out {
+        taking_out.finish(catalog.env().epoch())?;
     }
     reserve::make(catalog)
 }
