@@ -452,12 +452,87 @@ fn swapped_and_unmounted_folders_are_refused() {
         };
         let error = open(swap(second, tables)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-        // An empty folder in its place has no owner.
+        // An empty folder in its place has no owner, so it is missing, and tables are needed there.
         let empty = MemoryStorage::named(&rt, "/large");
         let error = open(swap(tables, &empty)).unwrap_err();
-        assert!(error.is_corruption(), "{error}");
-        assert!(error.to_string().contains("is its disk mounted"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("may not be mounted"), "{error}");
+        assert!(empty.list().unwrap().is_empty());
         open(swap(tables, second)).unwrap().close().unwrap();
+    });
+}
+
+/// The creation of a store is cut off after `DIRECTORIES`, and the second disk is gone at the next
+/// open: the store is created when the disk is back, or without the location.
+#[test]
+fn a_creation_that_was_cut_off_goes_on_when_the_location_is_back() {
+    simulate(|rt| {
+        for without in [false, true] {
+            let folders = Folders::new(&rt);
+            let rule = Rule::on(OpKind::Replace, Fault::Fail(StorageErrorKind::Io));
+            folders.add(rule.named("OWNER").for_good());
+            folders.try_open(TWO, redirecting()).unwrap_err();
+            assert!(folders.fired() > 0);
+            let folders = folders.kill();
+            let missing = Storages {
+                redirect: Some(Storages::missing("/fast", "its disk is gone")),
+                ..folders.storages(ONE)
+            };
+            let of = |storages| Components::of(storages, rt.clone());
+            let error = Store::open_with(of(missing.clone()), redirecting()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("/fast") && text.contains("its disk is gone"),
+                "{text}"
+            );
+            if without {
+                Store::open_with(of(missing), taking_out())
+                    .unwrap()
+                    .close()
+                    .unwrap();
+                folders.assert_sound(ONE);
+                continue;
+            }
+            let store = folders.try_open(TWO, redirecting()).unwrap();
+            flush_to_both(&store);
+            let wanted = contents(&store);
+            store.close().unwrap();
+            let store = folders.try_open(TWO, redirecting()).unwrap();
+            assert_eq!(contents(&store), wanted);
+            store.close().unwrap();
+            folders.assert_sound(TWO);
+        }
+    });
+}
+
+/// The folder has lost direct I/O. That matters only if the location stays.
+#[test]
+fn direct_io_is_asked_only_of_a_location_that_stays() {
+    simulate(|rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        put_some(&store.default_keyspace().unwrap(), 0, 100, 1);
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let direct = |options: Options| Options {
+            direct_io: siltstone::DirectIo::All,
+            ..options
+        };
+        folders.memory[1].set_refuses_direct(true);
+        let error = folders.try_open(TWO, direct(redirecting())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("/fast"), "{error}");
+        let store = folders.try_open(TWO, direct(taking_out())).unwrap();
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        folders.assert_sound(ONE);
+        assert!(folders.names()[1].is_empty());
+        // Adding it is refused, and leaves nothing there but its lease.
+        let error = folders.try_open(TWO, direct(redirecting())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        folders.assert_sound(ONE);
+        assert!(folders.names()[1].is_empty());
     });
 }
 

@@ -32,7 +32,7 @@ use siltstone_storage::{
 
 use super::refuse::{exists, refuse_owned};
 use super::text::{Directories, Owner, replace_if_room};
-use super::{Folder, Missing, Storages};
+use super::{Folder, Missing, Storages, missing};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
 use crate::formats::names::{DIRECTORIES, LEASE, OPENED, OWNER, Parts, open_number_of};
@@ -322,13 +322,8 @@ impl Claim {
                 Wish::Keep => {}
             }
             if let Some(why) = why {
-                return Err(Error::not_found(format!(
-                    "the folder {} cannot become the second location of the tables of the store \
-                     {}: {why}",
-                    storage.describe(),
-                    root.describe()
-                ))
-                .advice("mount its disk, name another folder, or leave redirect_dir out"));
+                return Err(no_new_location(root, storage, &why)
+                    .advice("mount its disk, name another folder, or leave redirect_dir out"));
             }
             match owner {
                 Some(owner) => owner.check(self.id, root, storage, parts)?,
@@ -361,7 +356,7 @@ impl Claim {
             (None, _) => match (Owner::read(storage), wish) {
                 // A folder that cannot be read is as good as none.
                 (Err(error), Wish::TakeOut) if error.storage().is_some() => taken_out(false),
-                (Err(error), Wish::Keep | Wish::Read) if error.storage().is_some() => {
+                (Err(error), _) if error.storage().is_some() => {
                     Redirect::Missing(error.to_string())
                 }
                 (Err(error), _) => return Err(error),
@@ -376,10 +371,7 @@ impl Claim {
                     }
                 }
                 (Ok(None), Wish::TakeOut) => taken_out(false),
-                (Ok(None), Wish::Read) => Redirect::Missing(format!("it has no file {OWNER}")),
-                (Ok(None), _) if current.is_some() => {
-                    return Err(no_owner(root, storage, parts));
-                }
+                (Ok(None), _) if current.is_some() => Redirect::Missing(missing::no_owner()),
                 (Ok(None), _) => {
                     refuse_own_folder(storage, parts)?;
                     self.unowned.push(at);
@@ -387,7 +379,25 @@ impl Claim {
                 }
             },
         };
-        Ok(())
+        // The creation of the store was cut off. It goes on when all of its folders are there.
+        match &self.redirect {
+            Redirect::Missing(why) if current.is_none() => Err(no_new_location(root, storage, why)
+                .advice(
+                    "mount its disk, or create the store without that location: open it with \
+                     redirect_dir = \"none\"",
+                )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The folder of the second location cannot be used, because of `why`: its files cannot be
+    /// read. The store goes on without it.
+    pub(crate) fn lose_redirect(&mut self, why: &str) {
+        match self.redirect {
+            Redirect::Kept => self.redirect = Redirect::Missing(why.to_string()),
+            Redirect::TakenOut { .. } => self.redirect = Redirect::TakenOut { is_there: false },
+            Redirect::None | Redirect::Added | Redirect::Missing(_) | Redirect::Unused => {}
+        }
     }
 
     /// The store's id.
@@ -647,14 +657,17 @@ fn no_owner(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
     )
     .expected(format!("a file {OWNER} that names the store"))
     .found("no such file")
-    .advice(match parts.redirected {
-        false => "is its disk mounted? If this is the right folder, put the file back from a copy",
-        true => {
-            "is its disk mounted? If this is the right folder, put the file back from a copy; if \
-             it is lost for good, open the store once with redirect_dir = \"none\", which is \
-             refused if a table is there"
-        }
-    })
+    .advice("is its disk mounted? If this is the right folder, put the file back from a copy")
+}
+
+/// The error for a folder that cannot become a second location of tables, because of `why`.
+#[cold]
+fn no_new_location(root: &dyn Storage, storage: &dyn Storage, why: &str) -> Error {
+    Error::not_found(format!(
+        "the folder {} cannot become the second location of the tables of the store {}: {why}",
+        storage.describe(),
+        root.describe()
+    ))
 }
 
 /// Whether the folders of the store `id` that are not its own say that they hold the parts that are

@@ -5,9 +5,12 @@
 //! missing storage stands for the folder, so whatever looks for a table there finds that it is
 //! missing, and says where it should be.
 //!
+//! Whether a folder can be used is found out before its lease is taken ([`why_unusable`]), because
+//! taking the lease creates a file: in a mount point without its disk nothing is created.
+//!
 //! Invariant: nothing is changed, and every call that needs an object fails as `NotFound`.
 //!
-//! Threading: a plain value.
+//! Threading: a plain value, and calls of one task.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,6 +19,41 @@ use siltstone_storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, StorageError,
     StorageErrorKind, WriteFile,
 };
+
+use super::{Directories, Owner};
+use crate::formats::manifest::read_current;
+use crate::formats::names::OWNER;
+
+/// Why the folder `redirect`, the second location of the tables of the store in `root`, cannot be
+/// used; `None` if it can be used, or was found missing before. It is not changed.
+///
+/// It cannot be used if it cannot be listed, if its `OWNER` cannot be read, or if `DIRECTORIES`
+/// names it and it has no `OWNER`, as a mount point without its disk. Only a store that is being
+/// created may have written the one and not the other.
+pub(crate) fn why_unusable(root: &dyn Storage, redirect: &dyn Storage) -> Option<String> {
+    if Missing::why(redirect).is_some() {
+        return None;
+    }
+    // This is read first: a writer that adds the folder meanwhile writes OWNER before.
+    let is_listed = match Directories::read(root) {
+        Ok(directories) => directories.is_some_and(|d| d.part("redirect_dir").is_some()),
+        // The store is refused.
+        Err(_) => true,
+    };
+    if let Err(error) = redirect.list() {
+        return Some(error.to_string());
+    }
+    match Owner::read(redirect) {
+        Err(error) if error.storage().is_some() => Some(error.to_string()),
+        Ok(None) if is_listed && !matches!(read_current(root), Ok(None)) => Some(no_owner()),
+        _ => None,
+    }
+}
+
+/// Why a folder without `OWNER` counts as missing.
+pub(super) fn no_owner() -> String {
+    format!("it has no file {OWNER}, so its disk may not be mounted")
+}
 
 /// See the module.
 pub(crate) struct Missing {

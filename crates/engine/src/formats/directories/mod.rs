@@ -34,7 +34,7 @@ mod text;
 
 pub(crate) use claim::{Claim, Redirect, Wish, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
-pub(crate) use missing::Missing;
+pub(crate) use missing::{Missing, why_unusable};
 pub(crate) use opened::Opened;
 pub(crate) use refuse::{
     NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Epoch, Lease, Runtime};
+use siltstone_storage::{Epoch, Lease, Runtime, Storage};
 
 use super::orphans::{
     next_open_number, refuse_missing_tables, refuse_other_formats, refuse_taking_out,
@@ -27,7 +27,7 @@ use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
 use crate::formats::directories::{
     self, Claim, Missing, Opened, Redirect, Storages, Wish, log_store_id, random_id,
-    refuse_headless_data,
+    refuse_headless_data, why_unusable,
 };
 use crate::formats::log::ReplayOptions;
 use crate::formats::log::replay::refuse_missing_start;
@@ -35,7 +35,7 @@ use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
 use crate::jobs::runner::{Executors, JobRunner};
 use crate::tree::settings::Arenas;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::{Event, Events};
 use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::metrics::Metrics;
@@ -118,7 +118,7 @@ pub(super) fn claim(
     let locations = Locations::new(&runtime);
     // Otherwise the lease of the same folder would seem to be held by another process.
     storages.refuse_same()?;
-    let storages = &with_readable_redirect(storages);
+    let storages = &with_usable_redirect(storages);
     let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
     let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
     let (at_once, guards) = guard::guard(&storages, &runtime, &health, &locations);
@@ -205,16 +205,14 @@ pub(super) fn claim(
     })
 }
 
-/// These storages. If the folder of the second location of tables cannot be listed, it is taken for
-/// missing: nothing but its tables needs it.
-fn with_readable_redirect(storages: &Storages) -> Storages {
+/// These storages. If the folder of the second location of tables cannot be used, it is taken for
+/// missing: nothing but its tables needs it. Nothing is created there then, not even its lease.
+fn with_usable_redirect(storages: &Storages) -> Storages {
     let mut storages = storages.clone();
     if let Some(redirect) = &storages.redirect
-        && Missing::why(&**redirect).is_none()
-        && let Err(error) = redirect.list()
+        && let Some(why) = why_unusable(&*storages.manifest, &**redirect)
     {
-        let location = redirect.location();
-        storages.redirect = Some(Storages::missing(&location, &error.to_string()));
+        storages.redirect = Some(Storages::missing(&redirect.location(), &why));
     }
     storages
 }
@@ -235,7 +233,7 @@ impl Layers {
         }
     }
 
-    fn set_redirect(&mut self, redirect: Option<Arc<dyn siltstone_storage::Storage>>) {
+    fn set_redirect(&mut self, redirect: Option<Arc<dyn Storage>>) {
         self.storages.redirect.clone_from(&redirect);
         self.at_once.redirect = redirect;
     }
@@ -264,7 +262,7 @@ fn read_store(
         _ => Wish::Keep,
     };
     let all = layers.storages.clone();
-    check_direct_io(&all, options.direct_io)?;
+    check_direct_io(&*all.tables, options.direct_io)?;
     let recovered = manifest::recover(&*all.manifest)?;
     match &recovered {
         Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&all)),
@@ -273,7 +271,7 @@ fn read_store(
         }
         _ => {}
     }
-    let claim = claim_folders(&all, runtime, epoch, recovered.as_ref(), wish)?;
+    let claim = claim_folders(&all, (runtime, options), epoch, recovered.as_ref(), wish)?;
     let all_folders = all.folders();
     let store_id = claim.id();
     let opens = Opened::check(&claim.compared(&all_folders), store_id)?;
@@ -331,14 +329,29 @@ fn read_store(
 /// Checks that the folders belong to one store, and makes those of a new store.
 fn claim_folders(
     storages: &Storages,
-    runtime: &Runtime,
+    (runtime, options): (&Runtime, &Options),
     epoch: Epoch,
     recovered: Option<&Recovered>,
     wish: Wish,
 ) -> Result<Claim> {
     let current = recovered.map(|r| r.current.store_id);
     let folders = storages.folders();
-    let claim = Claim::for_open(&folders, current, || random_id(runtime), wish)?;
+    let mut claim = Claim::for_open(&folders, current, || random_id(runtime), wish)?;
+    if let (Redirect::Kept | Redirect::Added, Some(redirect)) =
+        (claim.redirect(), &storages.redirect)
+    {
+        match check_direct_io(&**redirect, options.direct_io) {
+            // A folder that cannot be read is as good as none.
+            Err(error)
+                if current.is_some()
+                    && *claim.redirect() == Redirect::Kept
+                    && error.kind() != ErrorKind::Unsupported =>
+            {
+                claim.lose_redirect(&error.to_string());
+            }
+            checked => checked?,
+        }
+    }
     if recovered.is_none() {
         refuse_headless_data(storages)?;
         // An earlier open that was killed, or the user, may have created the folders without making
@@ -351,23 +364,19 @@ fn claim_folders(
     Ok(claim)
 }
 
-fn check_direct_io(storages: &Storages, wanted: DirectIo) -> Result<()> {
+fn check_direct_io(tables: &dyn Storage, wanted: DirectIo) -> Result<()> {
     if wanted == DirectIo::None {
         return Ok(());
     }
-    let redirect = storages.usable_redirect();
-    for tables in [&storages.tables].into_iter().chain(redirect) {
-        tables.check_direct().map_err(|e| {
-            let place = tables.describe();
-            Error::from(e)
-                .context(format!("option direct_io cannot be used for {place}"))
-                .advice(
-                    "open with direct_io = \"none\", or keep the tables on a file system that has \
-                     it (ext4, xfs, btrfs)",
-                )
-        })?;
-    }
-    Ok(())
+    tables.check_direct().map_err(|e| {
+        let place = tables.describe();
+        Error::from(e)
+            .context(format!("option direct_io cannot be used for {place}"))
+            .advice(
+                "open with direct_io = \"none\", or keep the tables on a file system that has it \
+                 (ext4, xfs, btrfs)",
+            )
+    })
 }
 
 fn no_store(storages: &Storages, is_reading: bool) -> Error {
