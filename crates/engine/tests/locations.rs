@@ -506,6 +506,91 @@ fn a_creation_that_was_cut_off_goes_on_when_the_location_is_back() {
     });
 }
 
+/// The location is away for more opens than the store's folder has numbers for. The tables that an
+/// earlier open left there are no obstacle.
+#[test]
+fn a_location_that_was_missing_for_many_opens_comes_back() {
+    simulate(|rt| {
+        let without = Layout::of(2, 0);
+        let layout = without.and(1);
+        let folders = Folders::new(&rt);
+        let store = with_redirected(&folders, layout);
+        store.test_hooks().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let missing = || Storages {
+            redirect: Some(Storages::missing("/fast", "its disk is gone")),
+            ..folders.storages(without)
+        };
+        let of = |storages| Components::of(storages, rt.clone());
+        for _ in 0..40 {
+            let store = Store::open_with(of(missing()), redirecting()).unwrap();
+            store.close().unwrap();
+        }
+        let store = folders.try_open(layout, redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        folders.assert_sound(layout);
+        // An older copy of the store's folder is refused all the same, by the location alone.
+        let old: Arc<dyn Storage> = Arc::new(folders.memory[0].kill());
+        for _ in 0..20 {
+            let store = folders.try_open(layout, redirecting()).unwrap();
+            store.close().unwrap();
+        }
+        let old = Storages {
+            manifest: old.clone(),
+            tables: old,
+            ..folders.storages(layout)
+        };
+        let error = Store::open_with(of(old), redirecting()).unwrap_err();
+        assert!(error.to_string().contains("old copy"), "{error}");
+    });
+}
+
+/// A folder is taken out while it is missing, or while its disk takes no deletions, and is added
+/// again after many opens.
+#[test]
+fn a_folder_that_was_taken_out_while_missing_can_be_added_again() {
+    simulate(|rt| {
+        let without = Layout::of(2, 0);
+        let layout = without.and(1);
+        for is_missing in [false, true] {
+            let folders = Folders::new(&rt);
+            let store = folders.try_open(layout, redirecting()).unwrap();
+            store.close().unwrap();
+            if is_missing {
+                let missing = Storages {
+                    redirect: Some(Storages::missing("/fast", "its disk is gone")),
+                    ..folders.storages(without)
+                };
+                let components = Components::of(missing, rt.clone());
+                let store = Store::open_with(components, taking_out()).unwrap();
+                store.close().unwrap();
+            } else {
+                let rule = Rule::on(OpKind::Delete, Fault::Fail(StorageErrorKind::Io));
+                folders.add(rule.named("OPENED").for_good());
+                let store = folders.try_open(layout, taking_out()).unwrap();
+                store.close().unwrap();
+                assert!(folders.fired() > 0);
+                folders.clear();
+            }
+            for _ in 0..20 {
+                let store = folders.try_open(without, redirecting()).unwrap();
+                store.close().unwrap();
+            }
+            let store = folders.try_open(layout, redirecting()).unwrap();
+            flush_to_both(&store);
+            let wanted = contents(&store);
+            store.close().unwrap();
+            let store = folders.try_open(layout, redirecting()).unwrap();
+            assert_eq!(contents(&store), wanted);
+            store.close().unwrap();
+            folders.assert_sound(layout);
+        }
+    });
+}
+
 /// The folder has lost direct I/O. That matters only if the location stays.
 #[test]
 fn direct_io_is_asked_only_of_a_location_that_stays() {

@@ -271,10 +271,16 @@ fn read_store(
         }
         _ => {}
     }
-    let claim = claim_folders(&all, (runtime, options), epoch, recovered.as_ref(), wish)?;
+    let mut claim = claim_folders(&all, (runtime, options), epoch, recovered.as_ref(), wish)?;
     let all_folders = all.folders();
     let store_id = claim.id();
-    let opens = Opened::check(&claim.compared(&all_folders), store_id)?;
+    let known = Opened::check(&claim.compared(&all_folders), store_id)?;
+    if let Some(error) = known.unread().filter(|_| !is_reading) {
+        if recovered.is_none() || *claim.redirect() == Redirect::Added {
+            return Err(error.clone());
+        }
+        claim.lose_redirect(&error.to_string());
+    }
     match claim.redirect() {
         Redirect::None | Redirect::Kept | Redirect::Added => {}
         Redirect::Missing(why) => layers.lose_redirect(why),
@@ -311,7 +317,7 @@ fn read_store(
         let new = || random_id(runtime).0;
         let is_there = |(storage, _): &directories::Folder<'_>| Missing::why(*storage).is_none();
         let noted: Vec<_> = folders.into_iter().filter(is_there).collect();
-        Opened::note(&noted, store_id, &opens, new, epoch)?;
+        Opened::note(&noted, store_id, &known, new, epoch)?;
     }
     let taking_out = (!is_new && claim.takes_out()).then(|| TakingOut {
         claim,
