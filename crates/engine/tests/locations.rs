@@ -462,6 +462,74 @@ fn swapped_and_unmounted_folders_are_refused() {
     });
 }
 
+/// The folder of a location is there and has no `OWNER`, as a mount point without its disk. This is
+/// the same as no folder: nothing is created in it, and the store needs it only for its tables.
+#[test]
+fn a_mount_point_without_its_disk_counts_as_missing() {
+    simulate(|rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        put_some(&store.default_keyspace().unwrap(), 0, 100, 1);
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let empty = MemoryStorage::named(&rt, "/fast");
+        let storages = || Storages {
+            redirect: Some(Arc::new(empty.clone())),
+            ..folders.storages(ONE)
+        };
+        let heard = Arc::new(Heard::default());
+        let store = Store::open_with(components(storages(), &rt, &heard), redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        assert!(store.stats().locations[1].is_lost);
+        store.test_hooks().force_location(Some(1));
+        put_some(&store.default_keyspace().unwrap(), 50, 100, 2);
+        let wanted = contents(&store);
+        store.close().unwrap();
+        rt.sleep(Duration::from_millis(1));
+        let why = "may not be mounted";
+        let missing = |e: &Event| match e {
+            Event::LocationMissing { why: found, .. } => found.contains(why),
+            _ => false,
+        };
+        assert_eq!(heard.count(missing), 1);
+        let of = |storages| Components::of(storages, rt.clone());
+        let reader = Store::open_read_only_with(of(storages()), redirecting()).unwrap();
+        assert_eq!(contents(&reader), wanted);
+        drop(reader);
+        let report = check(&CheckStorages::of(&storages()), &mut |_| ()).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        assert!(empty.list().unwrap().is_empty());
+        // The disk is back.
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        flush_to_both(&store);
+        let wanted = contents(&store);
+        store.close().unwrap();
+        // Now tables are needed there.
+        for options in [redirecting(), taking_out()] {
+            Store::open_with(of(storages()), options).unwrap_err();
+        }
+        let report = check(&CheckStorages::of(&storages()), &mut |_| ()).unwrap();
+        let named = report
+            .problems
+            .iter()
+            .filter(|e| e.to_string().contains(why));
+        assert_eq!(named.count(), report.problems.len());
+        assert!(!report.is_sound());
+        assert!(empty.list().unwrap().is_empty());
+        let store = folders.try_open(TWO, redirecting()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        store.wait_until_idle().unwrap();
+        store.close().unwrap();
+        // It is taken out without a trace in that folder.
+        let store = Store::open_with(of(storages()), taking_out()).unwrap();
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        assert!(empty.list().unwrap().is_empty());
+        folders.assert_sound(ONE);
+    });
+}
+
 /// The creation of a store is cut off after `DIRECTORIES`, and the second disk is gone at the next
 /// open: the store is created when the disk is back, or without the location.
 #[test]
@@ -588,6 +656,100 @@ fn a_folder_that_was_taken_out_while_missing_can_be_added_again() {
             store.close().unwrap();
             folders.assert_sound(layout);
         }
+    });
+}
+
+/// A store with tables at both locations, whose second one fails.
+fn failing(rt: &Runtime, rule: Rule) -> (Folders, Storages) {
+    let folders = Folders::new(rt);
+    let store = with_redirected(&folders, TWO);
+    store.close().unwrap();
+    let second = FaultStorage::new(Arc::new(folders.memory[1].clone()), rt);
+    second.add(rule.for_good());
+    let storages = Storages {
+        redirect: Some(Arc::new(second)),
+        ..folders.storages(ONE)
+    };
+    (folders, storages)
+}
+
+/// The second location fails in one way: reads, check and repair go on, and say what they miss.
+fn tools_go_on(rt: &Runtime, rule: Rule, is_needed: bool) {
+    let (_folders, storages) = failing(rt, rule);
+    let components = Components::of(storages.clone(), rt.clone());
+    drop(Store::open_read_only_with(components, redirecting()).unwrap());
+    let report = check(&CheckStorages::of(&storages), &mut |_| ()).unwrap();
+    let is_named = |e: &siltstone::Error| e.to_string().contains("/fast");
+    if is_needed {
+        assert!(!report.is_sound());
+    }
+    let problems = &report.problems;
+    assert!(problems.iter().all(is_named), "{problems:?}");
+    let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(rt));
+    let source = RepairSource::of(storages.clone());
+    let options = RepairOptions::default();
+    let report = repair(&source, &target, rt, &options, &mut |_| ()).unwrap();
+    assert_eq!(!report.lost.is_empty(), is_needed);
+    assert_eq!(report.damage.iter().any(is_named), is_needed);
+    // Destroying the store leaves that folder, and says why.
+    let report = Store::destroy_on(&storages).unwrap();
+    let left: Vec<_> = report
+        .left
+        .iter()
+        .map(|(place, _)| place.as_str())
+        .collect();
+    assert_eq!(left, ["/fast"]);
+    assert!(storages.manifest.list().unwrap().is_empty());
+}
+
+#[test]
+fn tools_go_on_if_a_location_cannot_be_listed() {
+    simulate(|rt| {
+        let fault = Fault::Fail(StorageErrorKind::Io);
+        tools_go_on(&rt, Rule::on(OpKind::List, fault), true);
+    });
+}
+
+#[test]
+fn tools_go_on_if_an_owner_cannot_be_read() {
+    simulate(|rt| {
+        let fault = Fault::Fail(StorageErrorKind::PermissionDenied);
+        tools_go_on(&rt, Rule::on(OpKind::Open, fault).named("OWNER"), true);
+    });
+}
+
+#[test]
+fn tools_go_on_if_the_opens_of_a_location_cannot_be_read() {
+    simulate(|rt| {
+        let fault = Fault::Fail(StorageErrorKind::Io);
+        tools_go_on(&rt, Rule::on(OpKind::Open, fault).named("OPENED"), false);
+    });
+}
+
+#[test]
+fn tools_go_on_if_every_call_at_a_location_fails() {
+    simulate(|rt| {
+        let fault = Fault::Fail(StorageErrorKind::Io);
+        tools_go_on(&rt, Rule::on_any(fault), true);
+    });
+}
+
+/// A table at the second location may not be read: it is a problem, and the others are checked.
+#[test]
+fn a_check_goes_on_if_a_table_at_a_location_may_not_be_read() {
+    simulate(|rt| {
+        let fault = Fault::Fail(StorageErrorKind::PermissionDenied);
+        let (folders, storages) = failing(&rt, Rule::on(OpKind::Open, fault).named("0"));
+        let report = check(&CheckStorages::of(&storages), &mut |_| ()).unwrap();
+        let wanted = folders.check(TWO).unwrap();
+        let problems = &report.problems;
+        assert_eq!(
+            problems.len(),
+            table_names(&folders)[1].len(),
+            "{problems:?}"
+        );
+        assert_eq!(report.table_count, wanted.table_count);
+        assert!(report.entry_count > 0);
     });
 }
 

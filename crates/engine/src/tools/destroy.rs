@@ -3,7 +3,8 @@
 //! Under the writer's leases of all its folders, a store's own files (`names.rs`) are deleted.
 //! Other files stay, and the report names them. Folders that are empty afterwards are removed. A
 //! folder with files of another store is left, and if another copy of the store's folder was opened
-//! since, all folders but this copy's own are left.
+//! since, all folders but this copy's own are left. So is the folder of the second location of
+//! tables if its disk fails: the store must not stay because of a disk that is lost.
 //!
 //! Invariant: a crash at any call leaves the whole store or none. So the pointer is removed first:
 //! while it exists, an open would find a store with whatever is left of it, and a log without its
@@ -275,7 +276,7 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
     };
     let mut owned = Vec::new();
     for place in &places[1..] {
-        match why_left(&*place.storage, id, root).map_err(context)? {
+        match why_left(place, id, root).map_err(context)? {
             Some(why) => leave(place, why, report),
             None => owned.push(place),
         }
@@ -286,8 +287,14 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
         owned.clear();
     }
     for place in owned {
-        let leased = lease(place)?;
-        match why_left(&*place.storage, id, root).map_err(context)? {
+        let leased = match lease(place) {
+            Err(error) if place.parts.redirected && error.kind() != ErrorKind::Locked => {
+                leave(place, error.to_string(), report);
+                continue;
+            }
+            leased => leased?,
+        };
+        match why_left(place, id, root).map_err(context)? {
             // It was given to another store meanwhile.
             Some(why) => leave(place, why, report),
             None => held.push(leased),
@@ -299,16 +306,30 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
         held.truncate(1);
     }
     delete_all(&held, report).map_err(context)?;
+    // What could not be deleted is reported already.
+    let is_left = |held: &Held<'_>| {
+        let place = held.place.storage.describe();
+        held.place.parts.redirected && report.left.iter().any(|(left, _)| *left == place)
+    };
+    held.retain(|held| !is_left(held));
     Ok(held)
 }
 
 /// Why a folder is left as it is; `None` if it belongs to the store `id` in `root`. A folder of
 /// somebody else is not changed, not even by a lease file: the folder here may be a copy.
-fn why_left(
-    storage: &dyn Storage,
-    id: Option<StoreId>,
-    root: &dyn Storage,
-) -> Result<Option<String>> {
+fn why_left(place: &Place, id: Option<StoreId>, root: &dyn Storage) -> Result<Option<String>> {
+    match why_not_ours(place, id, root) {
+        // Its disk fails.
+        Err(error) if place.parts.redirected && error.storage().is_some() => {
+            Ok(Some(error.to_string()))
+        }
+        why => why,
+    }
+}
+
+/// As [`why_left`]. A failing disk is an error.
+fn why_not_ours(place: &Place, id: Option<StoreId>, root: &dyn Storage) -> Result<Option<String>> {
+    let storage = &*place.storage;
     let owner = match Owner::read(storage) {
         Err(error) if error.is_corruption() => return Ok(Some(error.to_string())),
         owner => owner?,
@@ -324,7 +345,14 @@ fn why_left(
         Some(_) if exists(storage, CURRENT_NAME)? => {
             Some("another store was made in it".to_string())
         }
-        Some(_) => None,
+        Some(_) => {
+            // What it says is judged together with the other folders. It must be readable.
+            let folder = (storage, place.parts);
+            match id.map(|id| Opened::last_in(folder, root, id)) {
+                Some(Err(error)) if error.storage().is_some() => return Err(error),
+                _ => None,
+            }
+        }
     })
 }
 
@@ -379,10 +407,16 @@ fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
         let epoch = other.lease.epoch();
         // The owner file is deleted last: while it exists, destroying the store again reaches this
         // folder.
-        delete_where(storage, epoch, report, |kind, _| {
+        let deleted = delete_where(storage, epoch, report, |kind, _| {
             parts.hold(kind) && kind != Kind::Owner
-        })?;
-        delete_where(storage, epoch, report, |kind, _| kind == Kind::Owner)?;
+        })
+        .and_then(|()| delete_where(storage, epoch, report, |kind, _| kind == Kind::Owner));
+        match deleted {
+            Err(error) if parts.redirected && error.storage().is_some() => {
+                report.left.push((storage.describe(), error.to_string()));
+            }
+            deleted => deleted?,
+        }
     }
     let parts = held[0].place.parts;
     let is_late = |name: &str| [DESTROYED, DIRECTORIES].contains(&name);

@@ -93,18 +93,29 @@ pub(crate) fn lease(storages: &Storages) -> Result<(Box<dyn Lease>, Option<Stora
     })
 }
 
-/// Takes a shared lease of every folder. `what` is being done to the store, for messages.
+/// Shared leases of the folders of a store.
+type SharedLeases = Vec<Box<dyn SharedLease>>;
+
+/// Takes a shared lease of every folder. `what` is being done to the store, for messages. The lease
+/// of the second location of tables is treated as by [`lease`].
 pub(crate) fn lease_shared(
     folders: &[Folder<'_>],
     what: &str,
-) -> Result<Vec<Box<dyn SharedLease>>> {
+) -> Result<(SharedLeases, Option<StorageError>)> {
     let place = folders[0].0.describe();
-    let share = |(storage, _): &Folder<'_>| {
-        storage
-            .lease_shared(LEASE)
-            .map_err(|e| Error::from(e).context(format!("{what} the store {place}")))
-    };
-    folders.iter().map(share).collect()
+    let (mut leases, mut lost) = (Vec::new(), None);
+    for (storage, parts) in folders {
+        match storage.lease_shared(LEASE) {
+            Ok(lease) => leases.push(lease),
+            Err(error) if parts.redirected && error.kind != StorageErrorKind::LeaseHeld => {
+                lost = Some(error);
+            }
+            Err(error) => {
+                return Err(Error::from(error).context(format!("{what} the store {place}")));
+            }
+        }
+    }
+    Ok((leases, lost))
 }
 
 /// What is wanted of the second location of tables.

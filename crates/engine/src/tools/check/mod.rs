@@ -13,11 +13,13 @@
 //! Threading: one task.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
 
 use crate::formats::directories::{
-    Claim, Folder, NO_CURRENT_ADVICE, Opened, Storages, folders, lease_shared,
+    Claim, Folder, Missing, NO_CURRENT_ADVICE, Opened, Storages, folders, lease_shared,
+    why_unusable,
 };
 use crate::formats::log::Position;
 use crate::formats::log::format::parse_segment_name;
@@ -69,6 +71,11 @@ impl<'a> CheckStorages<'a> {
 
     fn folders(&self) -> Vec<Folder<'a>> {
         folders(self.log, self.manifest, self.tables, self.redirect)
+    }
+
+    /// Stands for the second location of tables, whose folder cannot be used because of `why`.
+    fn missing_redirect(&self, why: Option<String>) -> Option<Arc<dyn Storage>> {
+        Some(Missing::storage(&self.redirect?.location(), &why?))
     }
 }
 
@@ -183,6 +190,15 @@ pub fn check(
     progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
+    // What is in a second location of tables that cannot be used is missing, and the others are
+    // checked all the same.
+    let redirect = storages.redirect;
+    let why = redirect.and_then(|redirect| why_unusable(storages.manifest, redirect));
+    let missing = storages.missing_redirect(why);
+    let storages = &CheckStorages {
+        redirect: missing.as_deref().or(redirect),
+        ..*storages
+    };
     // This comes before the lease, which leaves a file: a folder without a store is not changed.
     let is_store = match manifest::read_current(storages.manifest) {
         Ok(Some(_)) => true,
@@ -206,8 +222,13 @@ pub fn check(
         ))
         .advice("check the path"));
     }
+    let (_leases, lost) = lease_shared(&storages.folders(), "checking")?;
+    let missing = storages.missing_redirect(lost.map(|error| error.to_string()));
+    let storages = &CheckStorages {
+        redirect: missing.as_deref().or(storages.redirect),
+        ..*storages
+    };
     let folders = storages.folders();
-    let _leases = lease_shared(&folders, "checking")?;
     // It is read again, because a writer may have changed it before the lease was taken.
     let recovered = match manifest::recover(storages.manifest) {
         Ok(Some(recovered)) => recovered,
@@ -343,7 +364,15 @@ fn list_unnamed(
         .map(|t| t.name.as_str())
         .collect();
     for (i, (storage, parts)) in folders.iter().enumerate() {
-        for object in storage.list()? {
+        let listed = match storage.list() {
+            Err(error) if parts.redirected => {
+                let place = storage.describe();
+                report.problems.push(Error::from(error).context(place));
+                continue;
+            }
+            listed => listed?,
+        };
+        for object in listed {
             let kind = names::kind_of(&object.name).filter(|kind| parts.hold(*kind));
             let is_named = match kind {
                 Some(Kind::Table(_)) => named.contains(object.name.as_str()),
@@ -382,8 +411,16 @@ fn check_fixed_names(storage: &dyn Storage, parts: Parts, report: &mut CheckRepo
         match storage.open(name) {
             Ok(_) => {}
             Err(error) if error.kind == StorageErrorKind::NotFound => {}
-            Err(error) if error.kind == StorageErrorKind::Unreachable => return Err(error.into()),
-            Err(error) => report.problems.push(error.into()),
+            Err(error) if error.kind == StorageErrorKind::Unreachable && !parts.redirected => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let error = Error::from(error);
+                report.problems.push(match parts.redirected {
+                    false => error,
+                    true => error.in_file(format!("{}/{name}", storage.describe())),
+                });
+            }
         }
     }
     Ok(())

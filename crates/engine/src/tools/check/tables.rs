@@ -111,7 +111,12 @@ pub(super) fn check_tables(
         .sum();
     let mut lengths = Lengths::new();
     for (location, storage) in (0..).zip([Some(storages.tables), storages.redirect]) {
-        for object in storage.map_or(Ok(Vec::new()), Storage::list)? {
+        let listed = match storage.map_or(Ok(Vec::new()), Storage::list) {
+            // Its tables are missing.
+            Err(_) if location == REDIRECT => Vec::new(),
+            listed => listed?,
+        };
+        for object in listed {
             lengths.insert((location, object.name), object.len);
         }
     }
@@ -129,8 +134,17 @@ pub(super) fn check_tables(
                 _ => &*nowhere,
             };
             let checked = check_table(storage, &lengths, meta, report);
-            match checked.map_err(|error| unreadable_table(meta, error)) {
-                Err(error) if is_no_damage(&error) => return Err(error),
+            let is_there = lengths.contains_key(&(meta.location, meta.name.clone()));
+            let checked = checked.map_err(|error| {
+                let error = unreadable_table(meta, error);
+                match meta.location == 0 || is_there {
+                    true => error,
+                    // Nothing else shows in which folder it was.
+                    false => error.in_file(format!("{}/{}", storage.describe(), meta.name)),
+                }
+            });
+            match checked {
+                Err(error) if meta.location == 0 && is_no_damage(&error) => return Err(error),
                 checked => report.problems.extend(checked.err()),
             }
             Ok(())
@@ -150,6 +164,17 @@ fn check_table(
     report.table_count += 1;
     let Some(len) = lengths.get(&(meta.location, meta.name.clone())) else {
         return Err(match storage.open(&meta.name) {
+            Err(error) if Missing::why(storage).is_some() => Error::corruption(
+                meta.name.clone(),
+                "a table is missing that the manifest names: the folder of its location cannot be \
+                 used",
+            )
+            .expected(format!("a file of {} bytes", meta.file_bytes))
+            .found(error)
+            .advice(
+                "mount the folder's disk, or bring the folder back; if it is lost for good, make a \
+                 new store of what can be read with `silt repair`",
+            ),
             Err(error) if error.kind == StorageErrorKind::Unreachable => error.into(),
             Err(error) if error.kind != StorageErrorKind::NotFound => {
                 // Something else lies in its place, which a listing of files does not show.

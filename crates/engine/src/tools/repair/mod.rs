@@ -43,7 +43,8 @@ pub use report::{
 
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::directories::{
-    Claim, Folder, Storages, folders, lease_shared, nothing_here, refuse_within,
+    Claim, Folder, Missing, Storages, folders, lease_shared, nothing_here, refuse_within,
+    why_unusable,
 };
 use crate::formats::log::{Record, RecordKind};
 use crate::formats::version::{
@@ -98,6 +99,16 @@ impl RepairSource {
     fn folders(&self) -> Vec<Folder<'_>> {
         let redirect = self.redirect.as_deref();
         folders(&*self.log, &*self.manifest, &*self.tables, redirect)
+    }
+
+    /// This source. If the folder of the second location of tables cannot be used because of `why`,
+    /// it is taken for missing.
+    fn without_redirect(&self, why: Option<String>) -> RepairSource {
+        let mut source = self.clone();
+        if let (Some(redirect), Some(why)) = (&self.redirect, why) {
+            source.redirect = Some(Missing::storage(&redirect.location(), &why));
+        }
+        source
     }
 
     /// The storages of the tables.
@@ -189,7 +200,11 @@ pub fn repair(
             source.manifest.describe()
         ))
     };
-    let _held = lease_shared(&source.folders(), "repairing")?;
+    let redirect = source.redirect.as_ref();
+    let why = redirect.and_then(|redirect| why_unusable(&*source.manifest, &**redirect));
+    let source = &source.without_redirect(why);
+    let (_held, lost) = lease_shared(&source.folders(), "repairing")?;
+    let source = &source.without_redirect(lost.map(|error| error.to_string()));
     let found = Found::read(source, progress).map_err(context)?;
     let lease = target
         .lease(crate::formats::names::LEASE)

@@ -22,6 +22,7 @@ use siltstone_table::salvage::{Expect, Gap, Salvage, salvage};
 use super::RepairProgress;
 use super::report::{LostRange, LostWhat, SuspectRange, SuspectWhy, UnusedFile};
 use super::survey::KnownTable;
+use crate::formats::directories::Missing;
 use crate::formats::version::{End, KeyRange, SeqSet, TableMeta};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
@@ -41,6 +42,16 @@ impl TableFolders {
     fn list(&self, damage: &mut Vec<Error>) -> Result<BTreeMap<String, u64>> {
         let mut lengths = BTreeMap::new();
         for (i, folder) in self.0.iter().enumerate() {
+            if let Some(why) = Missing::why(&**folder) {
+                let place = folder.location();
+                damage.push(
+                    Error::not_found(format!(
+                        "the folder {place}, the second location of tables, cannot be used: {why}"
+                    ))
+                    .advice("bring it back and repair again: no table in it was read"),
+                );
+                continue;
+            }
             let listed = match folder.list() {
                 Err(error) if i > 0 => {
                     damage.push(error.into());
