@@ -143,6 +143,7 @@ fn absent_keyspaces(store: &Path, report: &CheckReport) -> Vec<String> {
 fn path_of(storages: &Storages, file: &str) -> PathBuf {
     let places = [&storages.manifest, &storages.log, &storages.tables];
     let places = places.into_iter().chain(&storages.redirect);
+    // The name of a table that is missing at the second location is a path already.
     let path = |place: &Arc<dyn Storage>| Path::new(&place.location()).join(file);
     let mut paths: Vec<PathBuf> = places.map(path).collect();
     let found = paths
@@ -153,7 +154,7 @@ fn path_of(storages: &Storages, file: &str) -> PathBuf {
         file if file.ends_with(".tbl") => 2,
         _ => 0,
     };
-    std::mem::take(&mut paths[found.unwrap_or(belongs)])
+    paths.swap_remove(found.unwrap_or(belongs))
 }
 
 fn problem(e: &Error, path: impl Fn(&str) -> PathBuf) -> serde_json::Value {
@@ -298,4 +299,36 @@ fn print(out: &mut Out, report: &CheckReport) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use siltstone::{Options, RedirectDir, Store};
+
+    use super::*;
+
+    #[test]
+    fn files_of_a_second_location_are_shown_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        let at = |name: &str| root.join(name);
+        let options = Options {
+            redirect_dir: RedirectDir::Path("../second".into()),
+            ..Options::default()
+        };
+        Store::open(at("s"), options).unwrap().close().unwrap();
+        let [here, there] = [
+            "00000001-00000001-0000-00000.tbl",
+            "00000001-00000002-0000-00000.tbl",
+        ];
+        std::fs::write(at("s").join(here), "x").unwrap();
+        std::fs::write(at("second").join(there), "x").unwrap();
+        let storages = Storages::find(at("s")).unwrap();
+        assert_eq!(path_of(&storages, here), at("s").join(here));
+        assert_eq!(path_of(&storages, there), at("second").join(there));
+        // Missing: by name in the folder of the tables, and by its path at the second location.
+        assert_eq!(path_of(&storages, "gone.tbl"), at("s/gone.tbl"));
+        let gone = at("second/gone.tbl");
+        assert_eq!(path_of(&storages, &gone.display().to_string()), gone);
+    }
 }
