@@ -1260,6 +1260,28 @@ fn the_option_adds_the_folder_and_takes_it_out() {
     let error = Store::open(at("s"), small()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     Store::open_read_only(at("s"), small()).unwrap();
+    // The option may name it while it is gone, and no other folder in its place.
+    let error = Store::open(at("s"), with(second())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let error = Store::open(at("s"), with(RedirectDir::Path(at("third")))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("third"), "{error}");
+    assert!(!at("third").exists());
+    // A mount point in its place stays empty, whatever is tried.
+    std::fs::create_dir(at("second")).unwrap();
+    for dir in [RedirectDir::Unset, second(), RedirectDir::None] {
+        Store::open(at("s"), with(dir)).unwrap_err();
+    }
+    Store::open_read_only(at("s"), small()).unwrap();
+    let storages = Storages::find(at("s")).unwrap();
+    let report = check(&CheckStorages::of(&storages), &mut |_| ()).unwrap();
+    assert!(!report.is_sound());
+    let target = MemoryStorage::new(&Runtime::threads());
+    let target: Arc<dyn Storage> = Arc::new(target);
+    let (source, options) = (RepairSource::of(storages), RepairOptions::default());
+    repair(&source, &target, &Runtime::threads(), &options, &mut |_| ()).unwrap();
+    assert_eq!(std::fs::read_dir(at("second")).unwrap().count(), 0);
+    std::fs::remove_dir(at("second")).unwrap();
     std::fs::rename(at("away"), at("second")).unwrap();
     let store = Store::open(at("s"), small()).unwrap();
     store.wait_until_idle().unwrap();
@@ -1286,6 +1308,49 @@ fn the_option_adds_the_folder_and_takes_it_out() {
     let store = Store::open(at("new"), small()).unwrap();
     assert_eq!(contents(&store), wanted);
     store.close().unwrap();
+}
+
+/// A check reports an `OPTIONS.toml` with which every open for writing fails because of the
+/// location.
+#[test]
+fn a_check_reports_options_that_do_not_fit_the_location() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let options = Options {
+        redirect_dir: RedirectDir::Path("../second".into()),
+        ..redirecting()
+    };
+    let store = Store::open(at("s"), options).unwrap();
+    flush_to_both(&store);
+    store.close().unwrap();
+    let problems = |text: &str| -> Vec<String> {
+        std::fs::write(at("s/OPTIONS.toml"), format!("{text}\n")).unwrap();
+        let storages = Storages::find(at("s")).unwrap();
+        let report = check(&CheckStorages::of(&storages), &mut |_| ()).unwrap();
+        report.problems.iter().map(ToString::to_string).collect()
+    };
+    assert!(problems("redirect_dir = \"../second\"").is_empty());
+    assert!(problems("").is_empty());
+    for (text, says) in [
+        ("redirect_dir = \"../third\"", "names another folder"),
+        ("redirect_dir = \"none\"", "tables are there"),
+    ] {
+        let found = problems(text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(says), "{found:?}");
+        assert!(found[0].contains("OPTIONS.toml"), "{found:?}");
+    }
+    // A store without a second location gets the one that the file names, unless it is its own.
+    Store::open(at("t"), small()).unwrap().close().unwrap();
+    let problems = |text: &str| -> usize {
+        std::fs::write(at("t/OPTIONS.toml"), format!("{text}\n")).unwrap();
+        let storages = Storages::find(at("t")).unwrap();
+        let report = check(&CheckStorages::of(&storages), &mut |_| ()).unwrap();
+        report.problems.len()
+    };
+    assert_eq!(problems("redirect_dir = \"../third\""), 0);
+    assert_eq!(problems("redirect_dir = \"none\""), 0);
+    assert_eq!(problems("redirect_dir = \"../t\""), 1);
 }
 
 /// A power loss at random moments, with flushes to both locations.

@@ -24,6 +24,7 @@
 //!
 //! Threading: calls of one task during an open.
 
+use std::fmt;
 use std::path::Path;
 
 use siltstone_storage::{
@@ -596,7 +597,13 @@ pub(super) fn refuse_same(folders: &[Folder<'_>]) -> Result<()> {
         None if own == Parts::default() => return Ok(()),
         None => own,
     };
-    Err(Error::invalid_argument(format!(
+    Err(is_own_folder(&location, held))
+}
+
+/// The error for a second location of tables that is the folder with the parts `held` of the store.
+#[cold]
+pub(super) fn is_own_folder(location: &dyn fmt::Display, held: Parts) -> Error {
+    Error::invalid_argument(format!(
         "the second location of tables, {location}, is the folder that holds the {held} of the \
          store itself"
     ))
@@ -605,7 +612,7 @@ pub(super) fn refuse_same(folders: &[Folder<'_>]) -> Result<()> {
     .advice(
         "name a folder on another disk (redirect_dir): in the same one, the store would delete the \
          tables of one location as leftovers of the other",
-    ))
+    )
 }
 
 /// Refuses a folder that is the own folder of a store.

@@ -21,9 +21,10 @@ use siltstone_storage::{Storage, StorageErrorKind};
 
 use crate::formats::manifest::{CURRENT_NAME, read_current};
 use crate::formats::names::{DIRECTORIES, Parts};
+use crate::formats::version::StoreState;
 use crate::types::error::{Error, ErrorKind, Result};
-use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
+use crate::types::options::{Options, RedirectDir};
 
 mod claim;
 mod lost;
@@ -37,8 +38,8 @@ pub(crate) use lost::nothing_here;
 pub(crate) use missing::{Missing, why_unusable};
 pub(crate) use opened::Opened;
 pub(crate) use refuse::{
-    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
-    refuse_unfinished,
+    NO_CURRENT_ADVICE, exists, redirected_count, refuse_destroyed, refuse_headless_data,
+    refuse_owned, refuse_taking_out, refuse_unfinished,
 };
 use text::is_on_device;
 pub(crate) use text::{Directories, Folder, Owner};
@@ -431,26 +432,84 @@ fn find_redirect(
         })?;
         return Ok(Some(Arc::new(storage)));
     };
-    let is = Path::new(recorded);
-    if let Some(wish) = wish.filter(|_| may_add && is.exists())
-        && wish != std::fs::canonicalize(is).unwrap_or_else(|_| is.to_path_buf())
+    if let Some(error) = wish
+        .filter(|_| may_add)
+        .and_then(|w| other_wish(recorded, &w))
     {
-        return Err(Error::invalid_argument(
+        return Err(error);
+    }
+    Ok(Some(match FileStorage::open_existing(recorded) {
+        Ok(storage) => Arc::new(storage) as Arc<dyn Storage>,
+        // Whoever opens the store finds out whether something there is needed.
+        Err(error) => Missing::storage(recorded, &error.to_string()),
+    }))
+}
+
+/// The error if an option names the folder `wish` for the second location of tables, and the store
+/// has `recorded`. It does not matter whether that folder is there: whoever replaces a disk must
+/// not believe that the new one is used.
+fn other_wish(recorded: &str, wish: &Path) -> Option<Error> {
+    if spelled(wish) == spelled(Path::new(recorded)) {
+        return None;
+    }
+    Some(
+        Error::invalid_argument(
             "option redirect_dir names another folder than the second location of tables that the \
              store has",
         )
         .expected(format!("{recorded}, or no redirect_dir at all"))
         .found(wish.display())
-        .advice(
+        .advice(format!(
             "take the present one out first: open the store with redirect_dir = \"none\", as soon \
-             as no table is there",
-        ));
-    }
-    Ok(Some(match FileStorage::open_existing(is) {
-        Ok(storage) => Arc::new(storage) as Arc<dyn Storage>,
-        // Whoever opens the store finds out whether something there is needed.
-        Err(error) => Missing::storage(recorded, &error.to_string()),
-    }))
+             as no table is there; if the folder was moved, write its new path into {DIRECTORIES}, \
+             with `crc32c edited` as the last line"
+        )),
+    )
+}
+
+/// A path with its links resolved, as far as it exists.
+fn spelled(path: &Path) -> PathBuf {
+    let resolved = path.ancestors().find_map(|above| {
+        let known = std::fs::canonicalize(above).ok()?;
+        let below = path.strip_prefix(above).ok()?;
+        Some(match below.as_os_str().is_empty() {
+            true => known,
+            false => known.join(below),
+        })
+    });
+    resolved.unwrap_or_else(|| path.to_path_buf())
+}
+
+/// The error if the option redirect_dir in the file `OPTIONS.toml` is `wish`, and an open for
+/// writing of the store in these folders that uses the file fails because of it. The first folder
+/// is the store's own; `state` is the state in its manifest.
+pub(crate) fn redirect_by_file(
+    folders: &[Folder<'_>],
+    wish: &RedirectDir,
+    state: &StoreState,
+) -> Option<Error> {
+    let (root, _) = folders[0];
+    let root_path = PathBuf::from(root.location());
+    let recorded = Directories::read(root).ok().flatten();
+    let recorded = recorded.as_ref().and_then(|d| d.part("redirect_dir"));
+    let refused = match wish {
+        RedirectDir::Unset => None,
+        RedirectDir::None => recorded.and_then(|_| refuse_taking_out(state).err()),
+        // Storages that are not folders are chosen by the caller of the open.
+        RedirectDir::Path(_) if !root_path.is_absolute() => None,
+        RedirectDir::Path(dir) => {
+            let wish = wanted(&root_path, dir)?;
+            let is_own = |(storage, parts): &&Folder<'_>| {
+                !parts.redirected && Path::new(&storage.location()) == spelled(&wish)
+            };
+            match (recorded, folders.iter().find(is_own)) {
+                (Some(recorded), _) => other_wish(recorded, &wish),
+                (None, Some((_, parts))) => Some(claim::is_own_folder(&wish.display(), *parts)),
+                (None, None) => None,
+            }
+        }
+    };
+    refused.map(|error| error.in_file(OPTIONS))
 }
 
 /// Refuses to put `what`, a store of its own, into a folder that belongs to a store or is inside

@@ -1,6 +1,7 @@
 //! Refuses folders that must not be opened or written: those that lost their `CURRENT`, those of an
-//! unfinished checkpoint or repair, those of a store that was being destroyed, and those that hold
-//! parts of another store.
+//! unfinished checkpoint or repair, those of a store that was being destroyed, those that hold
+//! parts of another store, and a second location of tables that is to be taken out with tables in
+//! it.
 //!
 //! Invariant: nothing is changed.
 //!
@@ -11,6 +12,7 @@ use siltstone_storage::{Storage, StorageErrorKind};
 use super::{Owner, Storages};
 use crate::formats::manifest::{self, StoreId};
 use crate::formats::names::{DESTROYED, PARTIAL};
+use crate::formats::version::StoreState;
 use crate::types::error::{Error, Result};
 
 /// Refuses a folder that has data of a store but no `CURRENT`: the pointer was lost. Creating a
@@ -111,6 +113,29 @@ pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
     ))
     .in_file(DESTROYED)
     .advice("destroy it again to delete what is left of it"))
+}
+
+/// The number of tables at other locations than the first one that a state names.
+pub(crate) fn redirected_count(state: &StoreState) -> usize {
+    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
+    tables.filter(|(_, table)| table.location != 0).count()
+}
+
+/// Refuses to take out the second location of tables while the state names tables there.
+pub(crate) fn refuse_taking_out(state: &StoreState) -> Result<()> {
+    let count = redirected_count(state);
+    if count == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "the second location of tables cannot be taken out: {count} tables are there"
+    ))
+    .expected("no table there")
+    .found(format!("{count} tables"))
+    .advice(
+        "open the store without redirect_dir = \"none\" and let it work until compactions have \
+         brought them back (`silt compact`, or Store::wait_until_idle), then try again",
+    ))
 }
 
 /// The advice if `CURRENT` is missing.

@@ -15,9 +15,7 @@ use std::sync::Arc;
 
 use siltstone_storage::{Epoch, Lease, Runtime, Storage};
 
-use super::orphans::{
-    next_open_number, refuse_missing_tables, refuse_other_formats, refuse_taking_out,
-};
+use super::orphans::{next_open_number, refuse_missing_tables, refuse_other_formats};
 use super::replay::ReplayBudget;
 use crate::env::descriptors::Descriptors;
 use crate::env::guard::{self, Guards};
@@ -27,7 +25,7 @@ use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
 use crate::formats::directories::{
     self, Claim, Missing, Opened, Redirect, Storages, Wish, log_store_id, random_id,
-    refuse_headless_data, why_unusable,
+    refuse_headless_data, refuse_taking_out, why_unusable,
 };
 use crate::formats::log::ReplayOptions;
 use crate::formats::log::replay::refuse_missing_start;

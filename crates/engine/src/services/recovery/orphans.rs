@@ -18,7 +18,7 @@ use siltstone_table::properties::Properties;
 
 use crate::catalog::Catalog;
 use crate::catalog::obsolete::delete_old_manifests;
-use crate::formats::directories::{Missing, Storages};
+use crate::formats::directories::{Missing, Storages, redirected_count};
 use crate::formats::names::{DIRECTORIES, open_number_of};
 use crate::formats::version::{MAX_OPEN_NUMBER, StoreState, TableMeta};
 use crate::types::error::{Error, Result};
@@ -100,12 +100,6 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
     Ok(())
 }
 
-/// The number of tables at other locations than the first one that a state names.
-fn redirected_count(state: &StoreState) -> usize {
-    let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
-    tables.filter(|(_, table)| table.location != 0).count()
-}
-
 /// Refuses a state that names tables at the second location, if the store has none, or if its
 /// folder cannot be used.
 fn refuse_missing_location(storages: &Storages, state: &StoreState) -> Result<()> {
@@ -142,23 +136,6 @@ fn refuse_missing_location(storages: &Storages, state: &StoreState) -> Result<()
              and says `holds redirected-tables 1`",
         ),
     })
-}
-
-/// Refuses to take out the second location of tables while the state names tables there.
-pub(super) fn refuse_taking_out(state: &StoreState) -> Result<()> {
-    let count = redirected_count(state);
-    if count == 0 {
-        return Ok(());
-    }
-    Err(Error::invalid_argument(format!(
-        "the second location of tables cannot be taken out: {count} tables are there"
-    ))
-    .expected("no table there")
-    .found(format!("{count} tables"))
-    .advice(
-        "open the store without redirect_dir = \"none\" and let it work until compactions have \
-         brought them back (`silt compact`, or Store::wait_until_idle), then try again",
-    ))
 }
 
 /// Refuses a store whose tables have another format version, another version of the layout rules,

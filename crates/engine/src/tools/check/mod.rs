@@ -302,6 +302,9 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
         let moved = crate::formats::directories::moved_by_file(storages.manifest, part, name, wish);
         report.problems.extend(moved);
     }
+    let wish = &file.options.redirect_dir;
+    let refused = crate::formats::directories::redirect_by_file(&storages.folders(), wish, state);
+    report.problems.extend(refused);
     // An open for writing stores the options that the file sets for its keyspaces.
     for keyspace in state.keyspaces.values() {
         let Some(wished) = file.options.keyspaces.get(&keyspace.name) else {
