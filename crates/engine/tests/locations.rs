@@ -753,6 +753,82 @@ fn a_check_goes_on_if_a_table_at_a_location_may_not_be_read() {
     });
 }
 
+/// An open that cannot compare the numbers of opens does not use the folder, and an open that
+/// cannot write its number there sends no flush there. Both say so.
+#[test]
+fn a_location_that_takes_no_number_is_reported() {
+    simulate(|rt| {
+        let io = || Fault::Fail(StorageErrorKind::Io);
+        for (is_read, rule) in [
+            (true, Rule::on(OpKind::Open, io())),
+            (false, Rule::on(OpKind::Replace, io())),
+        ] {
+            let folders = Folders::new(&rt);
+            let store = folders.try_open(TWO, redirecting()).unwrap();
+            put_some(&store.default_keyspace().unwrap(), 0, 100, 1);
+            let wanted = contents(&store);
+            store.close().unwrap();
+            let second = FaultStorage::new(Arc::new(folders.memory[1].clone()), &rt);
+            second.add(rule.named("OPENED").for_good());
+            let storages = Storages {
+                redirect: Some(Arc::new(second.clone())),
+                ..folders.storages(ONE)
+            };
+            let heard = Arc::new(Heard::default());
+            let open = |options| {
+                let components = components(storages.clone(), &rt, &heard);
+                Store::open_with(components, options).unwrap()
+            };
+            let store = open(redirecting());
+            assert!(store.stats().locations[1].is_lost);
+            assert_eq!(contents(&store), wanted);
+            store.close().unwrap();
+            rt.sleep(Duration::from_millis(1));
+            let said = |e: &Event| match e {
+                Event::LocationMissing { place, .. } => is_read && place == "/fast",
+                Event::LocationSuspended { place, for_us, .. } => {
+                    !is_read && place == "/fast" && for_us.is_none()
+                }
+                _ => false,
+            };
+            assert_eq!(heard.count(said), 1);
+            // The location can be taken out all the same.
+            let store = open(taking_out());
+            assert!(store.stats().locations.is_empty());
+            assert_eq!(contents(&store), wanted);
+            store.close().unwrap();
+            folders.assert_sound(ONE);
+        }
+    });
+}
+
+/// Nobody flushes there: the sync after a deletion fails, and an event says that no flush will go
+/// there.
+#[test]
+fn a_location_that_is_lost_without_a_flush_is_reported() {
+    simulate(|rt| {
+        let folders = Folders::new(&rt);
+        let second = FaultStorage::new(Arc::new(folders.memory[1].clone()), &rt);
+        let storages = Storages {
+            redirect: Some(Arc::new(second.clone())),
+            ..folders.storages(ONE)
+        };
+        let heard = Arc::new(Heard::default());
+        let store = Store::open_with(components(storages, &rt, &heard), redirecting()).unwrap();
+        flush_to_both(&store);
+        second.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)));
+        store.test_hooks().force_location(Some(1));
+        put_some(&store.default_keyspace().unwrap(), 0, 100, 1);
+        store.flush().unwrap();
+        rt.sleep(Duration::from_secs(1));
+        assert!(store.stats().locations[1].is_lost);
+        let said = |e: &Event| matches!(e, Event::LocationSuspended { for_us: None, .. });
+        assert_eq!(heard.count(said), 1);
+        assert_eq!(store.stats().health, "good");
+        store.close().unwrap();
+    });
+}
+
 /// The folder has lost direct I/O. That matters only if the location stays.
 #[test]
 fn direct_io_is_asked_only_of_a_location_that_stays() {

@@ -62,13 +62,17 @@ enum Judge {
 }
 
 impl Judge {
-    fn sync_failed(&self, error: &StorageError) {
+    /// A sync of the folder `place` has failed.
+    fn sync_failed(&self, place: &dyn Storage, error: &StorageError) {
         match self {
             Judge::Store(health) => {
                 let cause = Error::from(error.clone()).context("syncing the store's folder");
                 health.poison(&cause);
             }
-            Judge::Location(locations) => locations.set_lost(),
+            Judge::Location(locations) => {
+                let cause = Error::from(error.clone()).context("syncing the folder");
+                locations.set_lost(place.location(), cause);
+            }
         }
     }
 }
@@ -178,7 +182,7 @@ impl Guard {
         call().inspect_err(|error| {
             if !is_harmless(error) {
                 *failed = Some(error.clone());
-                self.judge.sync_failed(error);
+                self.judge.sync_failed(&*self.inner, error);
             }
         })
     }

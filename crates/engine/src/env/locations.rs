@@ -6,22 +6,25 @@
 //! folder does not poison the store.
 //!
 //! Invariant: after a failed sync of the folder, nothing is written there until the next open. The
-//! kernel reports a lost name once, so a later sync could succeed falsely.
+//! kernel reports a lost name once, so a later sync could succeed falsely. An event says so,
+//! whoever made the call: an open, a flush or a deletion.
 //!
 //! Its calls may hang, so only tasks that are there for it make them. Others ask for a *round* of
 //! the task that deletes tables there, and wait for its end for a limited time.
 //!
-//! Threading: atomic values, and notifiers.
+//! Threading: atomic values, notifiers, and a mutex under which no other call is made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Runtime, Storage};
+use siltstone_storage::{Mutex, Runtime, Storage};
 
 use crate::env::notify::Notify;
 use crate::env::outage::Outage;
 use crate::formats::directories::{Missing, Storages};
+use crate::types::error::Error;
+use crate::types::event::{Event, Events};
 
 /// Free bytes that are not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -34,6 +37,10 @@ pub(crate) struct Locations {
     exists: AtomicBool,
     /// Its folder cannot be used: it is missing, or a sync of it failed.
     is_lost: AtomicBool,
+    events: Arc<Events>,
+    /// The failure of a sync that the open has not reported yet: it does not know yet whether the
+    /// store keeps the location.
+    unreported: Mutex<Option<Error>>,
     /// Its disk is also that of the log or of the manifest.
     shares_disk: AtomicBool,
     free_bytes: AtomicU64,
@@ -48,11 +55,13 @@ pub(crate) struct Locations {
 }
 
 impl Locations {
-    pub(crate) fn new(runtime: &Runtime) -> Arc<Locations> {
+    pub(crate) fn new(runtime: &Runtime, events: Arc<Events>) -> Arc<Locations> {
         Arc::new(Locations {
             outage: Arc::new(Outage::new(runtime)),
             exists: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            events,
+            unreported: runtime.mutex(None),
             shares_disk: AtomicBool::new(false),
             free_bytes: AtomicU64::new(UNKNOWN),
             requests: Notify::new(runtime),
@@ -70,11 +79,15 @@ impl Locations {
         let is_shared = |other: &Arc<dyn Storage>| is_on_one_disk(&**redirect, &**other);
         let shares = is_shared(&storages.log) || is_shared(&storages.manifest);
         self.shares_disk.store(shares, Ordering::Release);
-        if Missing::why(&**redirect).is_some() {
-            self.set_lost();
-        }
         self.set_free_bytes(redirect.free_bytes());
         self.exists.store(true, Ordering::Release);
+        let failed = self.unreported.lock().take();
+        if Missing::why(&**redirect).is_some() {
+            // Another event says that it is missing.
+            self.is_lost.store(true, Ordering::Release);
+        } else if let Some(error) = failed {
+            self.report_lost(redirect.location(), error);
+        }
     }
 
     pub(crate) fn outage(&self) -> &Arc<Outage> {
@@ -87,9 +100,25 @@ impl Locations {
         self.exists.load(Ordering::Acquire)
     }
 
-    /// From now on, nothing is written to the second location.
-    pub(crate) fn set_lost(&self) {
-        self.is_lost.store(true, Ordering::Release);
+    /// From now on, nothing is written to the second location, in the folder `place`, because this
+    /// sync failed.
+    pub(crate) fn set_lost(&self, place: String, error: Error) {
+        if self.is_lost.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match self.exists() {
+            true => self.report_lost(place, error),
+            false => *self.unreported.lock() = Some(error),
+        }
+    }
+
+    fn report_lost(&self, place: String, error: Error) {
+        tracing::warn!(%error, place, "no flush goes to the second location of tables any more");
+        self.events.emit(|| Event::LocationSuspended {
+            place,
+            error,
+            for_us: None,
+        });
     }
 
     /// Whether its folder cannot be used until the next open.

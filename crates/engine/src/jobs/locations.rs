@@ -286,11 +286,14 @@ impl Schedule {
                 _ => None,
             };
             env.metrics().location_suspended_count.add(1);
-            env.events().emit(|| Event::LocationSuspended {
-                place: path_of_second(env),
-                error: error.clone(),
-                for_us,
-            });
+            // Whoever lost it has reported that (`env/locations.rs`).
+            if for_us.is_some() {
+                env.events().emit(|| Event::LocationSuspended {
+                    place: path_of_second(env),
+                    error: error.clone(),
+                    for_us,
+                });
+            }
         }
     }
 }

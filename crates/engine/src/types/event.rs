@@ -231,8 +231,9 @@ pub enum Event {
         /// How long the stall was ahead, in microseconds.
         lasted_us: u64,
     },
-    /// The store was opened without its second location of tables, whose folder cannot be used. No
-    /// table is there.
+    /// The store was opened without its second location of tables, whose folder cannot be used. If
+    /// it was opened for writing, the store needs no table there. If it was opened for reading,
+    /// tables may be there, and reads of their keys fail.
     #[non_exhaustive]
     LocationMissing {
         /// The path of the folder.
@@ -257,9 +258,9 @@ pub enum Event {
         /// Bytes of the memtables that were flushed there meanwhile.
         flushed_bytes: u64,
     },
-    /// Flushes do not go to the second location of tables for a while, or until the store is opened
-    /// again, because flushes there have failed or hang. Each time that this is prolonged is an
-    /// event of its own.
+    /// Flushes do not go to the second location of tables for a while, because flushes there have
+    /// failed or hang, or until the store is opened again, because a sync of its folder failed. Each
+    /// time that this is prolonged is an event of its own.
     #[non_exhaustive]
     LocationSuspended {
         /// The path of the folder.

@@ -113,7 +113,7 @@ pub(super) fn claim(
     purpose: Purpose,
 ) -> Result<Opening> {
     let health = Arc::new(Health::new(&runtime, events.clone()));
-    let locations = Locations::new(&runtime);
+    let locations = Locations::new(&runtime, events.clone());
     // Otherwise the lease of the same folder would seem to be held by another process.
     storages.refuse_same()?;
     let storages = &with_usable_redirect(storages);
