@@ -335,6 +335,17 @@ impl StoreState {
             {
                 return Err(refused(format!("table {} is there twice", table.id)));
             }
+            let mut tables = keyspace.version.tables();
+            let is_misplaced =
+                |(level, table): &(u8, &Arc<TableMeta>)| *level > 0 && table.location > 0;
+            if let Some((level, table)) = tables.find(is_misplaced) {
+                return Err(refused(format!(
+                    "table {} is on level {level} and not at the first location of tables",
+                    table.id
+                ))
+                .expected("only tables of level 0 at another location")
+                .found(format!("location {}", table.location)));
+            }
         }
         let again = StoreState::default().apply(&self.to_edit())?;
         if again != *self {

@@ -450,6 +450,36 @@ fn keyspace_ids_are_given_once() {
 }
 
 #[test]
+fn only_tables_of_level_0_are_at_another_location() {
+    let at_second = |table: TableMeta| TableMeta {
+        location: 1,
+        ..table
+    };
+    let state = |add: AddTable| {
+        let edit = Edit {
+            next_table_id: Some(100),
+            create: vec![create(1, "a", 0)],
+            keyspaces: vec![KeyspaceEdit {
+                covered: vec![SeqRange::new(0, 10)],
+                add: vec![add],
+                ..KeyspaceEdit::new(1)
+            }],
+            ..Edit::new()
+        };
+        StoreState::new().apply(&edit).unwrap()
+    };
+    let table = || at_second(table(1, b"a", b"b", (1, 10)));
+    state(in_run(2, 0, 10, table())).check().unwrap();
+    let error = state(on(3, table())).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    let text = error.to_string();
+    assert!(
+        text.contains("level 3") && text.contains("location 1"),
+        "{text}"
+    );
+}
+
+#[test]
 fn counters_do_not_go_back() {
     let s = StoreState::new()
         .apply(&Edit {
