@@ -117,11 +117,11 @@ fn check_looks_at_both_locations() {
     assert!(name.ends_with(&format!("wide/{orphan}")), "{name}");
 
     // A damaged table is named with its path.
-    let damaged = files(&wide, ".tbl").pop().unwrap();
-    let whole = fs::read(&damaged).unwrap();
+    let damaged = named.last().unwrap();
+    let whole = fs::read(damaged).unwrap();
     let mut bytes = whole.clone();
     bytes[100] ^= 1;
-    fs::write(&damaged, bytes).unwrap();
+    fs::write(damaged, bytes).unwrap();
     let ended = on("check", &store, &["--json"]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let found: Value = serde_json::from_str(&ended.out).unwrap();
@@ -129,9 +129,9 @@ fn check_looks_at_both_locations() {
     let path = found["problems"][0]["path"].as_str().unwrap();
     assert_eq!(
         fs::canonicalize(path).unwrap(),
-        fs::canonicalize(&damaged).unwrap()
+        fs::canonicalize(damaged).unwrap()
     );
-    fs::write(&damaged, whole).unwrap();
+    fs::write(damaged, whole).unwrap();
     on("check", &store, &[]).fine();
 }
 

@@ -263,7 +263,7 @@ impl Script {
         if place.chance(25) {
             options.table_dir = "the-tables".into();
         }
-        if place.chance(40) && self.cycle % VERIFYING >= place.below(3) {
+        if place.chance(50) && self.cycle % VERIFYING >= place.below(3) {
             options.redirect_dir = RedirectDir::Path("the-redirect".into());
         }
         options

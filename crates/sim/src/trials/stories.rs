@@ -109,8 +109,8 @@ pub(crate) struct Stage {
     /// The storage of the second location of tables, and whether the store is opened with it.
     redirect: Option<Arc<dyn Storage>>,
     has_redirect: bool,
-    /// Whether tables were there when the last life ended.
-    has_redirected: bool,
+    /// Whether this open takes it out.
+    takes_out: bool,
     /// The target of a checkpoint.
     pub(crate) target: MemoryStorage,
     target_seen: Arc<dyn Storage>,
@@ -164,7 +164,7 @@ impl Stage {
             storage: Arc::new(slow.clone()),
             redirect: media.storages().redirect,
             has_redirect: false,
-            has_redirected: false,
+            takes_out: false,
             slow,
             target_seen: Arc::new(MarkingStorage::new(target.clone(), medium.clone(), 't')),
             media,
@@ -285,7 +285,7 @@ impl Stage {
                 options.background_tasks = 1 + life;
             }
             if story == Story::Locations {
-                self.set_location(life, &mut options);
+                self.set_location(life, &mut options)?;
             }
             let world = self.open(&options)?;
             let hooks = world.store.test_hooks();

@@ -36,6 +36,13 @@ fn named_tables(state: &StoreState) -> BTreeSet<Place> {
     tables.map(|(_, table)| place(table)).collect()
 }
 
+/// The number of tables in the levels of a store that are at the second location.
+pub(crate) fn redirected_count(state: &StoreState) -> usize {
+    let tables = named_tables(state);
+    let redirected = tables.iter().filter(|(location, _)| *location != 0);
+    redirected.count()
+}
+
 fn names(storage: &dyn Storage) -> Result<impl Iterator<Item = String>, String> {
     let objects = storage.list().map_err(|e| e.to_string())?;
     Ok(objects.into_iter().map(|object| object.name))
@@ -122,8 +129,7 @@ impl World {
 
     /// The number of tables in the levels that are at the second location.
     pub fn redirected_count(&self) -> usize {
-        let tables = named_tables(&self.store.test_hooks().state());
-        tables.iter().filter(|(location, _)| *location != 0).count()
+        redirected_count(&self.store.test_hooks().state())
     }
 
     /// Whether a close of the store must leave exactly the files that the manifest names, because

@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use siltstone::manifest::recover;
 use siltstone::{Options, RedirectDir, StallPolicy};
 
 use super::{Life, Stage, compact, delete_range, drop_named, flush, idle, load};
 use crate::checker::Check;
 use crate::world::World;
+use crate::world::leaks::redirected_count;
 
 pub(super) const LIVES: [Life; 4] = [alone, added, used, taken_out];
 
@@ -19,15 +21,24 @@ const TAKEN_OUT: u32 = 3;
 
 impl Stage {
     /// Prepares the open of a life of this story.
-    pub(super) fn set_location(&mut self, life: u32, options: &mut Options) {
+    pub(super) fn set_location(&mut self, life: u32, options: &mut Options) -> Check {
         self.has_redirect = life >= ADDED;
         options.stall_policy = StallPolicy::Redirect;
         // Reads of tables are calls, and can fail.
         options.map_tables = false;
-        // Tables that could not be read are still there, and then the open would be refused.
-        if life == TAKEN_OUT && !self.has_redirected {
+        // After a fault, tables may still be there. Then the open would be refused.
+        self.takes_out = life == TAKEN_OUT && self.redirected_count()? == 0;
+        if self.takes_out {
             options.redirect_dir = RedirectDir::None;
         }
+        Ok(())
+    }
+
+    /// The number of tables that the manifest of the closed store names at the second location.
+    fn redirected_count(&self) -> Result<usize, String> {
+        let found = recover(self.media.main()).map_err(|e| e.to_string())?;
+        let state = found.ok_or("there is no store")?.state;
+        Ok(redirected_count(&state))
     }
 }
 
@@ -62,7 +73,7 @@ fn added(_: &mut Stage, world: &Arc<World>) -> Check {
 
 /// Tables are at the second location when the store is opened. A keyspace with tables there is
 /// dropped, and a compaction is asked for.
-fn used(stage: &mut Stage, world: &Arc<World>) -> Check {
+fn used(_: &mut Stage, world: &Arc<World>) -> Check {
     if world.redirected_count() > 0 {
         world.reach("story.opened_with_redirected_tables");
     }
@@ -76,14 +87,12 @@ fn used(stage: &mut Stage, world: &Arc<World>) -> Check {
     load(world, &["a"], 3, 5, true)?;
     flush(world)?;
     hooks.force_location(None);
-    idle(world)?;
-    stage.has_redirected = world.redirected_count() > 0;
-    Ok(())
+    idle(world)
 }
 
 /// The store has one location again.
 fn taken_out(stage: &mut Stage, world: &Arc<World>) -> Check {
-    if !stage.has_redirected {
+    if stage.takes_out {
         world.reach("story.location_taken_out");
     }
     load(world, &["default", "a"], 20, 4, false)?;
