@@ -11,9 +11,9 @@ use siltstone::{Components, Keyspace, Options, StallPolicy, Store};
 use siltstone_bench::engine::Engine;
 use siltstone_bench::settings::EngineSettings;
 use siltstone_storage::rated::{RatedStorage, Rates};
-use siltstone_storage::{FileStorage, Runtime};
+use siltstone_storage::{FileStorage, Runtime, Storage};
 
-use crate::{Arguments, Result};
+use crate::{Arguments, Result, SecondDisk};
 
 /// Puts an entry.
 pub type Put<'a> = Box<dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a>;
@@ -77,15 +77,27 @@ pub fn open(
         None => Store::open(folder, options).map_err(text)?,
         Some(write_bytes_per_s) => {
             let runtime = Runtime::threads();
-            let storage = FileStorage::open_or_create(folder).map_err(text)?;
             let rates = Rates {
                 write_bytes_per_s,
                 read_bytes_per_s: 0,
                 queued_bytes_max: 16 << 20,
                 sync_time: Duration::from_millis(1),
             };
-            let storage = RatedStorage::new(Arc::new(storage), &runtime, rates);
-            let components = Components::on(Arc::new(storage), runtime);
+            let disk = |folder: &Path| -> Result<Arc<dyn Storage>> {
+                let storage = FileStorage::open_or_create(folder).map_err(text)?;
+                Ok(Arc::new(RatedStorage::new(
+                    Arc::new(storage),
+                    &runtime,
+                    rates,
+                )))
+            };
+            let mut components = Components::on(disk(folder)?, runtime.clone());
+            let second = folder.with_extension("second");
+            match arguments.second_disk {
+                SecondDisk::None => {}
+                SecondDisk::Tables => components.redirect = Some(disk(&second)?),
+                SecondDisk::Log => components.log = disk(&second)?,
+            }
             Store::open_with(components, options).map_err(text)?
         }
     };

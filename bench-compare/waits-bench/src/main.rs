@@ -38,6 +38,17 @@ pub enum Scenario {
     Keyspaces,
 }
 
+/// The use of a second disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum SecondDisk {
+    /// There is none.
+    None,
+    /// Flushes may go there (`redirect_dir`).
+    Tables,
+    /// The log is there (`log_dir`).
+    Log,
+}
+
 /// How long writers wait under each policy and in other engines.
 #[derive(Parser, Clone, Debug, Serialize, Deserialize)]
 #[command(name = "waits-bench")]
@@ -73,6 +84,9 @@ pub struct Arguments {
     /// Shapes the disk (siltstone only): bytes a second that are written.
     #[arg(long)]
     pub write_bytes_per_s: Option<u64>,
+    /// What a second shaped disk, as fast as the first one, is used for.
+    #[arg(long, default_value = "none", requires = "write_bytes_per_s")]
+    pub second_disk: SecondDisk,
     /// The folder for the stores, which are deleted after each run.
     #[arg(long, default_value = "bench-results/waits-stores")]
     pub folder: String,

@@ -14,6 +14,7 @@ use crate::{Arguments, Result, Scenario};
 pub fn run(arguments: &Arguments, engine: &str) -> Result<()> {
     let folder = Path::new(&arguments.folder).join("store");
     let _ = std::fs::remove_dir_all(&folder);
+    let _ = std::fs::remove_dir_all(folder.with_extension("second"));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let keyspaces = match arguments.scenario {
         Scenario::Keyspaces => 8,
@@ -33,6 +34,7 @@ pub fn run(arguments: &Arguments, engine: &str) -> Result<()> {
     figures.retain(|_, figure| figure.is_finite());
     drop(store);
     let _ = std::fs::remove_dir_all(&folder);
+    let _ = std::fs::remove_dir_all(folder.with_extension("second"));
     let line = serde_json::to_string(&figures).map_err(|e| e.to_string())?;
     println!("{line}");
     Ok(())
