@@ -7,8 +7,9 @@
 //! waits for it soon.
 //!
 //! Invariants: a pause ends when no flush runs, when the flushes that run do not progress for a
-//! second, when level 0 gets deep, when space is short, and when the job should end. A compaction
-//! pauses for at most three quarters of the time, whatever the flushes do.
+//! second (the next one begins when they do again), when level 0 gets deep, when space is short, and
+//! when the job should end. A compaction pauses for at most three quarters of the time, whatever the
+//! flushes do.
 //!
 //! Threading: the subjobs of a compaction call it. One mutex for each job, which is held over
 //! nothing else.
@@ -42,6 +43,8 @@ struct Span {
     paused: Duration,
     pausing: u32,
     since: Instant,
+    /// What flushes had reported when a pause ended because they did not progress.
+    still_at: Option<u64>,
 }
 
 /// The pauses of one compaction.
@@ -62,6 +65,7 @@ impl FlushPauses {
                 paused: Duration::ZERO,
                 pausing: 0,
                 since: now,
+                still_at: None,
             }),
         })
     }
@@ -88,7 +92,11 @@ impl FlushPauses {
             return;
         }
         let load = self.env.flush_load();
-        let mut moved = (load.progressed_bytes(), self.begin(progress));
+        let bytes = load.progressed_bytes();
+        if self.span.lock().still_at == Some(bytes) {
+            return;
+        }
+        let mut moved = (bytes, self.begin(progress));
         loop {
             let seen = self.env.job_ended().count();
             let now = self.env.now();
@@ -97,6 +105,9 @@ impl FlushPauses {
                 moved = (bytes, now);
             }
             let is_still = now.since(moved.1) >= STILL;
+            if is_still {
+                self.span.lock().still_at = Some(bytes);
+            }
             let ends = is_still || !self.is_due() || self.is_long(now) || stop();
             if ends {
                 break;
@@ -115,6 +126,7 @@ impl FlushPauses {
                 paused: Duration::ZERO,
                 pausing: span.pausing,
                 since: now,
+                still_at: span.still_at,
             };
         }
         span.paused + now.since(span.since) >= SPAN_MAX
