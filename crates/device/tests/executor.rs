@@ -387,15 +387,9 @@ fn a_job_with_an_input_elsewhere_is_declined() {
     let (job, inputs) = elsewhere(&own, &job);
     let context = ExecContext::new(world.runtime.clone(), inputs, own.clone(), Epoch(3));
     is_declined(&executor, &job, &context);
-    match CpuExecutor.run(&job, &context) {
-        Err(ExecError::Declined { reason }) => {
-            assert!(
-                reason.contains("input in-1.tbl is at location 7"),
-                "{reason}"
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    // The host's own executor takes an input of each location that its context resolves.
+    let outcome = CpuExecutor.run(&job, &context).unwrap();
+    assert_eq!(outcome.counters.entries_written, 200);
     executor.close();
     device.close();
 }

@@ -16,7 +16,7 @@ use siltstone_storage::{Instant, JoinHandle, Mutex};
 use super::slots::Slots;
 use super::worker::worker;
 use crate::commit::admit::load_of;
-use crate::jobs::take::Role;
+use crate::jobs::work::Role;
 use crate::services::parts::Parts;
 use crate::tree::view::{KeyspaceCore, TunedMemtables};
 use crate::types::adoc::{Overflow, Tuning, overflow, tune};

@@ -40,7 +40,7 @@ use siltstone_storage::{JoinHandle, Mutex};
 use slots::Slots;
 use stand_ins::StandIns;
 
-use crate::jobs::take::Role;
+use crate::jobs::work::Role;
 use crate::services::parts::Parts;
 use crate::stats::stats_file::{self, OwnFile};
 use crate::types::error::{Error, ErrorKind, Result};

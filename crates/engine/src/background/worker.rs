@@ -20,8 +20,8 @@ use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
 use crate::jobs::location_states::Blame;
 use crate::jobs::schedule;
-use crate::jobs::take::{Role, Taker, take};
-use crate::jobs::work::{Reserved, Work};
+use crate::jobs::take::{Taker, take};
+use crate::jobs::work::{Reserved, Role, Work};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::StallPolicy;
 

@@ -33,7 +33,7 @@ use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
 pub(super) use crate::jobs::take::state::PickState;
-use crate::jobs::work::{Described, Placed, Reason, What, Work};
+use crate::jobs::work::{Described, Placed, Reason, Role, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, Reservation};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
@@ -50,21 +50,6 @@ pub(crate) enum Taker {
         /// work.
         anyway: bool,
     },
-}
-
-/// The work that a worker takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Everything.
-    All,
-    /// Only flushes, so that no memtable waits for a compaction.
-    Flushes,
-    /// Flushes, while `stall_policy` is `redirect` and the other tasks do not suffice: two
-    /// memtables wait or are being flushed, or no other task takes only flushes. If another task
-    /// takes only flushes and there is no flush to do, small merges within level 0.
-    MoreFlushes,
-    /// Everything, while the policy is `adoc`. Then the worker ends.
-    Tuned,
 }
 
 /// A merge within level 0 that a task of the role [`Role::MoreFlushes`] takes has at most as many

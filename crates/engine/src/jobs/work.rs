@@ -17,7 +17,6 @@ use crate::jobs::begun::Begun;
 use crate::jobs::choice::Answer;
 use crate::jobs::leftovers::Leftover;
 use crate::jobs::sides::SideId;
-use crate::jobs::take::Role;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
@@ -52,6 +51,21 @@ pub(crate) struct Work {
     /// Whether an attempt that left the values on a device has failed, so that the host's cores run
     /// it.
     pub(crate) is_whole: bool,
+}
+
+/// The work that a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Everything.
+    All,
+    /// Only flushes, so that no memtable waits for a compaction.
+    Flushes,
+    /// Flushes, while `stall_policy` is `redirect` and the other tasks do not suffice: two
+    /// memtables wait or are being flushed, or no other task takes only flushes. If another task
+    /// takes only flushes and there is no flush to do, small merges within level 0.
+    MoreFlushes,
+    /// Everything, while the policy is `adoc`. Then the worker ends.
+    Tuned,
 }
 
 /// The side on which an attempt runs and the location of its outputs, and why.
