@@ -111,6 +111,8 @@ pub(crate) struct Stage {
     has_redirect: bool,
     /// Whether this open takes it out.
     takes_out: bool,
+    /// The number of tables that were there before this open.
+    redirected_before: usize,
     /// The target of a checkpoint.
     pub(crate) target: MemoryStorage,
     target_seen: Arc<dyn Storage>,
@@ -165,6 +167,7 @@ impl Stage {
             redirect: media.storages().redirect,
             has_redirect: false,
             takes_out: false,
+            redirected_before: 0,
             slow,
             target_seen: Arc::new(MarkingStorage::new(target.clone(), medium.clone(), 't')),
             media,

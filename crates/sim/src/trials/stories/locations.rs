@@ -26,8 +26,12 @@ impl Stage {
         options.stall_policy = StallPolicy::Redirect;
         // Reads of tables are calls, and can fail.
         options.map_tables = false;
+        self.redirected_before = match life > ADDED {
+            true => self.redirected_count()?,
+            false => 0,
+        };
         // After a fault, tables may still be there. Then the open would be refused.
-        self.takes_out = life == TAKEN_OUT && self.redirected_count()? == 0;
+        self.takes_out = life == TAKEN_OUT && self.redirected_before == 0;
         if self.takes_out {
             options.redirect_dir = RedirectDir::None;
         }
@@ -73,8 +77,8 @@ fn added(_: &mut Stage, world: &Arc<World>) -> Check {
 
 /// Tables are at the second location when the store is opened. A keyspace with tables there is
 /// dropped, and a compaction is asked for.
-fn used(_: &mut Stage, world: &Arc<World>) -> Check {
-    if world.redirected_count() > 0 {
+fn used(stage: &mut Stage, world: &Arc<World>) -> Check {
+    if stage.redirected_before > 0 {
         world.reach("story.opened_with_redirected_tables");
     }
     let hooks = world.store.test_hooks();
