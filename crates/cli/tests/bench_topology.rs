@@ -133,14 +133,15 @@ fn a_shaped_link_says_by_what_it_is_shaped() {
     wait_until_gone(folder);
 }
 
-/// A fill over a shaped link that takes longer than any test.
+/// A fill over a shaped link that takes longer than the tests need. Its store would take less than
+/// 1 GiB, so that it is not refused on a disk that builds have nearly filled.
 fn long_fill(folder: &str) -> Child {
     let mut args = args(
         folder,
         &["--topology-files", "held", "--topology-link", "1Gbit"],
     );
     let records = args.iter().position(|arg| *arg == "3000").unwrap();
-    args[records] = "50M";
+    args[records] = "4M";
     Command::new(SILT)
         .args(args)
         .stdin(Stdio::null())
@@ -150,24 +151,33 @@ fn long_fill(folder: &str) -> Child {
         .unwrap()
 }
 
-fn wait_for_table(folder: &Path) {
+/// Waits until the fill has written a table. If the fill ends or hangs before that, the test fails
+/// with what the fill printed, the processes that run, and the names of the files.
+fn wait_for_table(mut fill: Child, folder: &Path) -> Child {
     let start = Instant::now();
     let store = folder.join("siltstone");
     while !store.exists() || common::files(&store, ".tbl").is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(60));
+        let ended = fill.try_wait().unwrap();
+        if ended.is_some() || start.elapsed() > Duration::from_secs(60) {
+            let files = store.exists().then(|| common::files(&store, ""));
+            let running = processes(folder.to_str().unwrap());
+            fill.kill().unwrap();
+            let fill: Ended = fill.wait_with_output().unwrap().into();
+            panic!("no table: {fill:?}; running: {running:?}; files: {files:?}");
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
+    fill
 }
 
 #[test]
 fn a_signal_leaves_no_process_and_no_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
-    let child = long_fill(folder);
-    let pid = child.id();
-    wait_for_table(dir.path());
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    let ended: Ended = child.wait_with_output().unwrap().into();
+    let fill = wait_for_table(long_fill(folder), dir.path());
+    let pid = fill.id();
+    kill_process(Pid::from_child(&fill), Signal::TERM).unwrap();
+    let ended: Ended = fill.wait_with_output().unwrap().into();
     assert_eq!(ended.code, Some(143), "{}", ended.err);
     assert_eq!(processes(folder), Vec::<String>::new());
     assert_eq!(namespaces(pid), Vec::<String>::new());
@@ -177,11 +187,10 @@ fn a_signal_leaves_no_process_and_no_namespace() {
 fn a_kill_leaves_no_process_and_the_next_call_deletes_the_namespaces() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
-    let mut child = long_fill(folder);
-    let pid = child.id();
-    wait_for_table(dir.path());
-    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
-    child.wait().unwrap();
+    let mut fill = wait_for_table(long_fill(folder), dir.path());
+    let pid = fill.id();
+    kill_process(Pid::from_child(&fill), Signal::KILL).unwrap();
+    fill.wait().unwrap();
     wait_until_gone(folder);
     let other = tempfile::tempdir().unwrap();
     let more = ["--topology-files", "held", "--topology-link", "1Gbit"];
