@@ -139,4 +139,9 @@ stories! {
     compactions_leave_the_cores_to_writers_and_flushes
     writers_follow_the_progress_of_a_flush
     redirected_tables_survive
+    values_in_the_log_are_read_where_they_are
+    a_cursor_keeps_the_log_segments_that_it_reads
+    a_crash_in_a_burst_loses_nothing
+    a_flush_that_was_asked_for_is_not_deferred
+    damage_under_a_value_in_the_log_is_named
 }

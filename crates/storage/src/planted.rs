@@ -310,6 +310,8 @@ bugs! {
         the first one";
     252 RedirectedFolderIsNotSynced
         "a run at the second location is installed before its folder is synced";
+    // Log as run (RFC 13, section 11).
+    253 PinsAreIgnored "a log segment is retired although a memtable reads values in it";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

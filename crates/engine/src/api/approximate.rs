@@ -185,7 +185,7 @@ fn of_memtable(mem: &Arc<Memtable>, range: &KeyRange) -> ApproximateSize {
             break;
         }
         count += 1;
-        bytes += raw_bytes(iter.key().len(), iter.value().len());
+        bytes += raw_bytes(iter.key().len(), iter.value_len());
         iter.next();
     }
     size.entry_count.add_exact(count);

@@ -4,7 +4,8 @@
 //! the first one takes only flushes, so that long compactions never delay a flush. One worker more
 //! takes flushes with `stall_policy = "redirect"`, and with `"adoc"` maintenance starts more
 //! workers for compactions ([`adoc`]). One task does the maintenance ([`maintenance`]), and one
-//! prepares what leaders need ([`supplies`]). A store with a second location of tables has a task
+//! prepares what leaders need ([`supplies`]), and one leaves values in the log while flushes are
+//! behind ([`log_values`]). A store with a second location of tables has a task
 //! for its files ([`second_location`]), and workers that stand in for those that hang there
 //! ([`stand_ins`]). The sync that `SyncMode::Interval` promises has a
 //! deadline, so it has a task of its own ([`crate::wal::interval`]).
@@ -24,6 +25,7 @@
 
 mod adoc;
 mod close;
+mod log_values;
 mod maintenance;
 mod panics;
 mod second_location;
@@ -115,6 +117,8 @@ impl Background {
         })?;
         let all = parts.clone();
         self.spawn("silt-supplies", move || supplies::supply(&all))?;
+        let all = parts.clone();
+        self.spawn("silt-log-values", move || log_values::serve(&all))?;
         if parts.env.locations().exists() {
             let all = parts.clone();
             let task = self.task("silt-location", move || second_location::serve(&all))?;

@@ -38,6 +38,7 @@ impl Commit {
         match happened {
             Happened::Sealed(bytes) => {
                 watch.sealed_bytes.fetch_add(bytes, Ordering::Relaxed);
+                watch.set_last_sealed(self.stalls.since_open());
             }
             Happened::Flushed(bytes) => {
                 watch.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use siltstone_storage::Instant;
+
 /// See the module.
 pub(crate) struct FlushLoad {
     /// The number of cores of the process.
@@ -16,6 +18,8 @@ pub(crate) struct FlushLoad {
     flushing: AtomicUsize,
     /// Bytes that these have reported since the store was opened.
     progressed_bytes: AtomicU64,
+    /// Until when a flush waits for the end of a burst, in nanoseconds of the runtime's clock.
+    deferring_until: AtomicU64,
 }
 
 impl FlushLoad {
@@ -25,6 +29,7 @@ impl FlushLoad {
             behind: AtomicUsize::new(0),
             flushing: AtomicUsize::new(0),
             progressed_bytes: AtomicU64::new(0),
+            deferring_until: AtomicU64::new(0),
         }
     }
 
@@ -39,6 +44,17 @@ impl FlushLoad {
     /// Whether the host executes a flush.
     pub(crate) fn is_flushing(&self) -> bool {
         self.flushing.load(Ordering::Relaxed) > 0
+    }
+
+    /// A flush waits for the end of a burst, at least until `until` unless a search says otherwise.
+    pub(crate) fn set_deferring(&self, until: Instant) {
+        let until = until.as_nanos();
+        self.deferring_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether a flush waits for the end of a burst.
+    pub(crate) fn is_deferring(&self, now: Instant) -> bool {
+        now.as_nanos() < self.deferring_until.load(Ordering::Relaxed)
     }
 
     /// Whether memtables of a keyspace fill faster than they are flushed.

@@ -15,6 +15,7 @@ pub(crate) mod notify;
 pub(crate) mod outage;
 pub(crate) mod reading_for;
 pub(crate) mod repeating;
+pub(crate) mod segment_pins;
 pub(crate) mod session;
 pub(crate) mod table_files;
 
@@ -33,6 +34,7 @@ use crate::env::ingests::IngestsInFlight;
 use crate::env::locations::Locations;
 use crate::env::notify::Notify;
 use crate::env::outage::Outage;
+use crate::env::segment_pins::SegmentPins;
 use crate::env::session::SessionId;
 use crate::formats::directories::Storages;
 use crate::formats::options_file;
@@ -80,6 +82,7 @@ pub(crate) struct Env {
     /// Failures of flushes and compactions.
     failures: Failures,
     flush_load: Arc<FlushLoad>,
+    segment_pins: SegmentPins,
     /// Notified if a flush or a compaction may have become possible, and if the store closes.
     /// Workers wait for it.
     work: Notify,
@@ -137,6 +140,7 @@ impl Env {
             events: of.events,
             metrics: of.metrics,
             ingests: IngestsInFlight::new(&runtime),
+            segment_pins: SegmentPins::new(&runtime),
             closing: AtomicBool::new(false),
             free_bytes: AtomicU64::new(u64::MAX),
             free_for_writers: AtomicU64::new(u64::MAX),
@@ -240,6 +244,11 @@ impl Env {
     #[inline]
     pub(crate) fn work(&self) -> &Notify {
         &self.work
+    }
+
+    #[inline]
+    pub(crate) fn segment_pins(&self) -> &SegmentPins {
+        &self.segment_pins
     }
 
     #[inline]

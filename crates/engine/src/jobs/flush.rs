@@ -19,6 +19,12 @@ pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> 
     let end = jobs.wal.end();
     let waiting: Vec<(&KeyspaceCore, Vec<u64>)> =
         keyspaces.iter().map(|k| (&**k, sealed_ids(k))).collect();
+    for (keyspace, ids) in &waiting {
+        if let Some(newest) = ids.iter().max() {
+            keyspace.want_flush(*newest);
+        }
+    }
+    jobs.env.work().notify();
     jobs.wait_until(|| {
         let mut left = waiting
             .iter()

@@ -4,7 +4,8 @@
 //! the host takes processor time and bandwidth from them, and can wait as long as level 0 is short.
 //! If flushes and one writer occupy all cores, a compaction would take the core from the writer for
 //! some milliseconds at a time. So it also pauses then, while level 0 is so short that no writer
-//! waits for it soon.
+//! waits for it soon. While a flush is deferred because a burst goes on, the log needs the bandwidth
+//! (`jobs/log_backed.rs`), and a compaction pauses as for a flush.
 //!
 //! Invariants: a pause ends when no flush runs, when the flushes that run do not progress for a
 //! second (the next one begins when they do again), when level 0 gets deep, when space is short, and
@@ -74,7 +75,8 @@ impl FlushPauses {
     fn is_due(&self) -> bool {
         let load = self.env.flush_load();
         let (is_behind, is_crowded) = (load.is_behind(), load.leaves_no_core());
-        if !load.is_flushing() || !(is_behind || is_crowded) {
+        let comes_first = load.is_flushing() || load.is_deferring(self.env.now());
+        if !comes_first || !(is_behind || is_crowded) {
             return false;
         }
         let limits = self.keyspace.limits();

@@ -92,7 +92,7 @@ impl Jobs {
                         begun.relief = Some(Relief {
                             load: self.env.flush_load().clone(),
                             pressure: self.env.pressure().clone(),
-                            every_bytes: (source.mem.used_bytes() / RELIEFS).max(1),
+                            every_bytes: (source.mem.data_bytes() / RELIEFS).max(1),
                         });
                         begun
                     })
@@ -380,12 +380,12 @@ impl Jobs {
         let installed = self.install(work, outcome.tables)?;
         if let What::Flush(source) = &work.what {
             let memtable_bytes = work.keyspace.limits().memtable_bytes;
-            let bytes = source.mem.used_bytes();
+            let bytes = source.mem.data_bytes();
             self.commit.stalls().flushed(start, bytes, memtable_bytes);
             self.note_flushed(work, start, bytes);
         }
         let happened = match &work.what {
-            What::Flush(source) => Happened::Flushed(source.mem.used_bytes()),
+            What::Flush(source) => Happened::Flushed(source.mem.data_bytes()),
             What::Compaction(_) => Happened::Nothing,
         };
         self.commit.observe(&work.keyspace, happened);

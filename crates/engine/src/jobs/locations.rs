@@ -136,7 +136,7 @@ impl Schedule {
         if !env.locations().exists() || placed.side != jobs.runner().sides.host() {
             return;
         }
-        let (now, bytes) = (env.now(), source.mem.used_bytes());
+        let (now, bytes) = (env.now(), source.mem.data_bytes());
         let memtable_bytes = keyspace.limits().memtable_bytes;
         let stays_at_0 = source.stays_at_0.load(Ordering::Acquire);
         // A full location is not tried again at once, whatever a test asks for.

@@ -20,6 +20,7 @@ pub(crate) mod leftovers;
 pub(crate) mod life;
 pub(crate) mod location_states;
 pub(crate) mod locations;
+pub(crate) mod log_backed;
 pub(crate) mod manual;
 mod pauses;
 pub(crate) mod rate;

@@ -295,7 +295,7 @@ impl Schedule {
         let reservation = match &work.what {
             What::Flush(source) => {
                 source.flushing.store(true, Ordering::Release);
-                let bytes = source.mem.used_bytes();
+                let bytes = source.mem.data_bytes();
                 self.flush_order.begun(work.keyspace.id, bytes);
                 None
             }

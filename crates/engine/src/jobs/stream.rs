@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{EntryStream, StreamEntry, StreamSource};
 use siltstone_table::job::KeyBounds;
 use siltstone_table::retain::RangeDelete;
 
 use crate::tree::memtable::{Memtable, MemtableIter};
+use crate::types::error::Error;
 
 /// A sealed memtable as a job's stream.
 pub(crate) struct MemtableSource {
@@ -42,6 +44,7 @@ impl StreamSource for MemtableSource {
         Ok(Box::new(MemtableStream {
             iter,
             end: bounds.end.clone(),
+            value: Vec::new(),
             started: false,
         }))
     }
@@ -50,7 +53,19 @@ impl StreamSource for MemtableSource {
 struct MemtableStream {
     iter: MemtableIter,
     end: Option<Vec<u8>>,
+    /// The value of the last entry, if it was read from the log.
+    value: Vec<u8>,
     started: bool,
+}
+
+/// The error for a value that cannot be read in the log. The next flush tries it again.
+#[cold]
+fn unread(error: Error) -> TableError {
+    let known = error.storage().cloned();
+    let made = known.unwrap_or_else(|| {
+        StorageError::new(StorageErrorKind::Io, "read", "the log", error.to_string())
+    });
+    TableError::Storage(made)
 }
 
 impl EntryStream for MemtableStream {
@@ -67,10 +82,18 @@ impl EntryStream for MemtableStream {
         {
             return Ok(None);
         }
+        let value = match self.iter.memtable().is_log_backed() {
+            true => {
+                self.value.clear();
+                self.iter.append_value(&mut self.value).map_err(unread)?;
+                &self.value
+            }
+            false => self.iter.value(),
+        };
         Ok(Some(StreamEntry {
             user_key: self.iter.key(),
             trailer: self.iter.seq() << 8 | u64::from(self.iter.kind()),
-            value: self.iter.value(),
+            value,
         }))
     }
 }

@@ -29,6 +29,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
+use crate::jobs::log_backed::{self, Deferral};
 use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
@@ -326,6 +327,7 @@ impl Round<'_> {
             return None;
         }
         let mut due = Vec::new();
+        let (deferral, mut is_deferring) = (Deferral::now(self.jobs), false);
         let oldest = self.jobs.catalog.overdue_log();
         for keyspace in map.by_id.values() {
             // The keyspace's create edit must be durable first. A notification follows that edit.
@@ -336,14 +338,23 @@ impl Round<'_> {
             let is_free = |m: &&Arc<MemSource>| {
                 !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire)
             };
-            let sealed: Vec<_> = view.sealed().rev().filter(is_free).cloned().collect();
-            let bytes = sealed.iter().map(|source| source.mem.used_bytes());
+            let sealed = view.sealed().rev().filter(is_free);
+            let is_due = |m: &&Arc<MemSource>| {
+                let waits = deferral.defers(keyspace, m);
+                is_deferring |= waits;
+                !waits
+            };
+            let sealed: Vec<_> = sealed.filter(is_due).cloned().collect();
+            let bytes = sealed.iter().map(|source| source.mem.data_bytes());
             let turns: Vec<u64> = schedule.flush_order.turns(keyspace.id, bytes).collect();
             for (source, turn) in sealed.into_iter().zip(turns) {
                 let position = source.first_position();
                 let is_overdue = position.is_some_and(|p| oldest.is_some_and(|end| p <= end));
                 due.push((!is_overdue, turn, keyspace, source));
             }
+        }
+        if is_deferring {
+            log_backed::note_deferred(&self.jobs.env, self.jobs.env.now());
         }
         due.sort_by_key(|(is_later, turn, _, source)| (*is_later, *turn, source.id));
         for (_, _, keyspace, source) in due {

@@ -97,6 +97,11 @@ pub struct KeyspaceStats {
     pub memtable_bytes: u64,
     /// Memtables that are being flushed or wait for a flush.
     pub sealed_memtable_count: u64,
+    /// Of these, the ones that left their values in the log, because memtables fill faster than
+    /// they are flushed.
+    pub log_backed_memtable_count: u64,
+    /// The bytes that these had in memory before, which are about those that their flushes write.
+    pub log_backed_bytes: u64,
     /// Levels 0 to 6.
     #[serde(serialize_with = "numbered")]
     pub levels: Vec<LevelStats>,
@@ -308,6 +313,8 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
             jobs.env().metrics().pause_count.get(),
         ),
         ("compaction_pause_us", jobs.env().metrics().pause_us.get()),
+        ("log_backed_memtable_count", m.log_backed_count.get()),
+        ("log_backed_memtable_bytes", m.log_backed_bytes.get()),
         ("unreachable_count", jobs.env().outage().count.get()),
         (
             "unreachable_wait_count",
@@ -422,16 +429,21 @@ fn latencies(m: &Metrics) -> BTreeMap<Cow<'static, str>, LatencySummary> {
 /// The statistics of one keyspace.
 fn keyspace_stats(commit: &Commit, keyspace: &KeyspaceCore) -> KeyspaceStats {
     let view = keyspace.pin();
-    let mut memtable_bytes = 0;
+    let (mut memtable_bytes, mut log_backed_bytes) = (0, 0);
     for source in &view.sources {
         if let Source::Memtable(mem) = source {
             memtable_bytes += mem.mem.used_bytes();
+            if mem.mem.is_log_backed() {
+                log_backed_bytes += mem.mem.data_bytes();
+            }
         }
     }
     KeyspaceStats {
         name: keyspace.name.clone(),
         memtable_bytes,
         sealed_memtable_count: view.sealed_count as u64,
+        log_backed_memtable_count: view.log_backed_count as u64,
+        log_backed_bytes,
         levels: level_stats(&view),
         // The statistics of jobs say it.
         level_scores: Vec::new(),

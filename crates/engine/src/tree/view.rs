@@ -71,6 +71,8 @@ pub(crate) struct MemSource {
     pub(crate) rejections: AtomicU32,
     /// A flush of it to the second location of tables has failed, so it goes to location 0.
     pub(crate) stays_at_0: AtomicBool,
+    /// Its values stay in memory, because they could not be left in the log.
+    pub(crate) keeps_values: AtomicBool,
     /// This memtable must not be flushed: its data was replayed and waits for room, or a test holds
     /// it back.
     pub(crate) held: AtomicBool,
@@ -90,8 +92,25 @@ impl MemSource {
             flushed_bytes: AtomicU64::new(0),
             rejections: AtomicU32::new(0),
             stays_at_0: AtomicBool::new(false),
+            keeps_values: AtomicBool::new(false),
             held: AtomicBool::new(false),
         })
+    }
+
+    /// The same memtable in the same slot, with some of its values in the log: `mem` has the same
+    /// entries. This one is sealed, and no flush of it runs.
+    pub(crate) fn log_backed(&self, mem: Memtable) -> Arc<Self> {
+        let copied = MemSource::new(self.id, Arc::new(mem), self.lo);
+        copied.seal(self.hi.load(Ordering::Acquire));
+        if let Some(first) = self.first_position() {
+            copied.hold_log(first);
+        }
+        copied.set_last_position(self.last_position());
+        let rejections = self.rejections.load(Ordering::Acquire);
+        copied.rejections.store(rejections, Ordering::Release);
+        let stays = self.stays_at_0.load(Ordering::Acquire);
+        copied.stays_at_0.store(stays, Ordering::Release);
+        copied
     }
 
     /// Its slot. `hi` is [`OPEN`] while the memtable is active.
@@ -260,6 +279,10 @@ pub(crate) struct KeyspaceView {
     /// The tables that the manifest has.
     pub(crate) version: Arc<KeyspaceVersion>,
     pub(crate) sealed_count: usize,
+    /// Of the sealed memtables, those whose values are in the log.
+    pub(crate) log_backed_count: usize,
+    /// The bytes that these take in memory.
+    pub(crate) log_backed_bytes: u64,
     pub(crate) run_count: usize,
     /// The most runs of level 0 that have a table over one key.
     pub(crate) l0_depth: usize,
@@ -308,6 +331,15 @@ impl KeyspaceView {
             .filter(|s| matches!(s, Source::Run(_)))
             .count();
         let sealed_count = (sources.len() - run_count).saturating_sub(1);
+        let (mut log_backed_count, mut log_backed_bytes) = (0, 0);
+        for source in &sources {
+            if let Source::Memtable(m) = source
+                && m.mem.is_log_backed()
+            {
+                log_backed_count += 1;
+                log_backed_bytes += m.mem.used_bytes();
+            }
+        }
         let same_runs = old.filter(|old| {
             let (now, before) = (runs_of(&sources), runs_of(&old.sources));
             old.run_count == run_count && now.zip(before).all(|(a, b)| Arc::ptr_eq(a, b))
@@ -321,6 +353,8 @@ impl KeyspaceView {
             levels,
             version,
             sealed_count,
+            log_backed_count,
+            log_backed_bytes,
             run_count,
             l0_depth,
         })
@@ -419,6 +453,8 @@ pub(crate) struct KeyspaceCore {
     job_bytes: AtomicU64,
     /// The writers that wait because of its load.
     waiting: AtomicUsize,
+    /// Callers wait for the flushes of memtables up to this id.
+    wanted_flush: AtomicU64,
     /// `None` except under the policy `adoc`.
     tuned: ArcSwapOption<TunedMemtables>,
     /// What the detector says of it.
@@ -449,6 +485,7 @@ impl KeyspaceCore {
             free_bytes: AtomicU64::new(u64::MAX),
             job_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            wanted_flush: AtomicU64::new(0),
             tuned: ArcSwapOption::empty(),
             watch: Watch::new(runtime),
             gaps: Arc::new(Gaps::new(runtime)),
@@ -537,6 +574,16 @@ impl KeyspaceCore {
     #[inline]
     pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Somebody waits until the sealed memtables up to this id are flushed.
+    pub(crate) fn want_flush(&self, id: u64) {
+        self.wanted_flush.fetch_max(id, Ordering::AcqRel);
+    }
+
+    /// Flushes of the memtables up to this id are not deferred.
+    pub(crate) fn wanted_flush(&self) -> u64 {
+        self.wanted_flush.load(Ordering::Acquire)
     }
 
     /// Counts a writer that waits, until the result is dropped.

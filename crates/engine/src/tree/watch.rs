@@ -20,6 +20,8 @@ pub(crate) struct Watch {
     /// One more than the time since which memtables fill faster than they are flushed, in
     /// microseconds since the store was opened; 0 if they do not.
     behind: AtomicU64,
+    /// When a memtable was sealed last, in microseconds since the store was opened.
+    last_sealed_us: AtomicU64,
     /// Bytes of the memtables that were sealed.
     pub(crate) sealed_bytes: AtomicU64,
     /// Bytes of the memtables that were flushed.
@@ -49,6 +51,7 @@ impl Watch {
         Watch {
             seen: runtime.mutex(Seen::default()),
             behind: AtomicU64::new(0),
+            last_sealed_us: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
         }
@@ -101,6 +104,17 @@ impl Watch {
         let mut seen = self.seen.lock();
         let ahead = seen.last.stall_ahead.take();
         ahead.map(|_| now_us.saturating_sub(seen.since_us))
+    }
+
+    /// A memtable was sealed at this time since the store was opened.
+    pub(crate) fn set_last_sealed(&self, at: Duration) {
+        let us = at.as_micros() as u64;
+        self.last_sealed_us.store(us, Ordering::Relaxed);
+    }
+
+    /// When a memtable was sealed last, as time since the store was opened.
+    pub(crate) fn last_sealed(&self) -> Duration {
+        Duration::from_micros(self.last_sealed_us.load(Ordering::Relaxed))
     }
 
     /// Whether memtables fill faster than they are flushed.

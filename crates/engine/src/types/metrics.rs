@@ -167,6 +167,9 @@ pub(crate) struct Metrics {
     /// Pauses of compactions for flushes, and their total time.
     pub(crate) pause_count: Counter,
     pub(crate) pause_us: Counter,
+    /// Memtables that left values in the log, and the bytes that they had.
+    pub(crate) log_backed_count: Counter,
+    pub(crate) log_backed_bytes: Counter,
     pub(crate) compaction_in_bytes: Counter,
     pub(crate) compaction_out_bytes: Counter,
     pub(crate) compaction_count: Counter,

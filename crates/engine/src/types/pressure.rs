@@ -113,14 +113,15 @@ impl StallCause {
                 "writers wait for a compaction: level 0 is as deep as l0_stop_count"
             }
             StallCause::LogBytes => {
-                "writers wait for flushes: the log that replay would read is twice log_bytes_max"
+                "writers wait for flushes: the log that replay would read is twice log_bytes_max, or \
+                 with \"redirect\" redirect_log_bytes_max"
             }
             StallCause::MemtableSlowdown => {
                 "bytes a second are limited: unflushed memtables are near sealed_memtables_max"
             }
             StallCause::LogSlowdown => {
                 "bytes a second are limited: the log that replay would read is near twice \
-                 log_bytes_max"
+                 log_bytes_max, or with \"redirect\" redirect_log_bytes_max"
             }
             StallCause::PendingSlowdown => {
                 "bytes a second are limited: compactions have more than pending_slowdown_bytes to \
@@ -150,6 +151,9 @@ impl StallCause {
 pub struct Load {
     /// Sealed memtables of the keyspace that are not yet installed as runs.
     pub sealed_memtable_count: u64,
+    /// Of these, the ones whose values are in the log. Of what these have in memory, `sealed_bytes`
+    /// has only the bytes beyond [`Limits::key_bytes`].
+    pub log_backed_memtable_count: u64,
     /// Level-0 runs of the keyspace.
     pub l0_run_count: u64,
     /// The most level-0 runs that have tables over one key.
@@ -186,7 +190,8 @@ pub struct Limits {
     pub pending_slowdown: u64,
     /// Writers stop when compactions have this many bytes to read.
     pub pending_stop: u64,
-    /// Writers stop at this number of log bytes: twice the number at which flushes are forced.
+    /// Writers stop at this number of log bytes: twice the number at which flushes are forced, or
+    /// with `redirect` the number up to which values may stay in the log.
     pub log_bytes: u64,
     /// The size of a memtable, in bytes.
     pub memtable_bytes: u64,
@@ -202,7 +207,11 @@ impl Limits {
             l0_stop: keyspace.l0_stop_count.into(),
             pending_slowdown: keyspace.pending_slowdown_bytes,
             pending_stop: keyspace.pending_stop_bytes,
-            log_bytes: options.log_bytes_max.saturating_mul(2),
+            log_bytes: match options.stall_policy {
+                StallPolicy::Redirect => options.redirect_log_bytes_max,
+                _ => 0,
+            }
+            .max(options.log_bytes_max.saturating_mul(2)),
             memtable_bytes: keyspace.memtable_bytes,
         }
     }
@@ -220,6 +229,12 @@ impl Limits {
     /// Whether writers are slowed down before they are stopped.
     fn slows(&self) -> bool {
         matches!(self.policy, StallPolicy::Slowdown | StallPolicy::Adoc)
+    }
+
+    /// The bytes that memtables whose values are in the log may take in memory, besides
+    /// [`Limits::memory_bytes`].
+    pub fn key_bytes(&self) -> u64 {
+        self.memory_bytes() / 2
     }
 
     /// The bytes of unflushed memtables at which writers stop with `redirect`.
@@ -393,7 +408,9 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     let has_sealed = load.sealed_memtable_count > 0;
     if has_sealed {
         // Full memtables reach the limit of bytes first.
-        if load.sealed_memtable_count > limits.sealed_memtables || held >= full {
+        let whole = load.sealed_memtable_count;
+        let whole = whole.saturating_sub(load.log_backed_memtable_count);
+        if whole > limits.sealed_memtables || held >= full {
             return stop(StallCause::SealedMemtables, limits.sealed_memtables);
         }
         if load.log_bytes >= limits.log_bytes {

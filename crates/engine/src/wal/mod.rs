@@ -16,7 +16,7 @@ use std::time::Duration;
 use siltstone_storage::planted;
 
 use crate::env::Env;
-use crate::formats::log::{LogStats, LogWriter, Position, RecordKind};
+use crate::formats::log::{LogStats, LogWriter, Position, RecordKind, SegmentPart};
 use crate::formats::version::LogStart;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::SyncMode;
@@ -120,9 +120,21 @@ impl Wal {
         self.log.switch_wait()
     }
 
-    /// See [`LogWriter::obsolete`].
+    /// See [`LogWriter::obsolete`]. Segments that memtables read stay.
     pub(crate) fn obsolete(&self, before: u32) -> Result<()> {
-        self.log.obsolete(before).map(drop)
+        let pins = self.env.segment_pins();
+        let is_pinned = |segment| pins.is_pinned(segment) && !planted!(PinsAreIgnored);
+        self.log.obsolete_except(before, &is_pinned).map(drop)
+    }
+
+    /// See [`LogWriter::parts_between`].
+    pub(crate) fn parts_between(&self, first: Position, last: Position) -> Vec<SegmentPart> {
+        self.log.parts_between(first, last)
+    }
+
+    /// The salt of this open's chain of segments.
+    pub(crate) fn salt(&self) -> u64 {
+        self.log.salt()
     }
 
     /// See [`LogWriter::shrink`].

@@ -22,6 +22,7 @@ pub mod group_commit;
 pub mod history;
 pub mod ingests;
 pub mod locations;
+pub mod log_backed;
 pub mod log_stories;
 pub mod rate;
 pub mod resumption;
@@ -65,6 +66,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(resumption::ALL)
         .chain(unreachable::ALL)
         .chain(locations::ALL)
+        .chain(log_backed::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

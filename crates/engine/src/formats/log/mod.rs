@@ -24,6 +24,7 @@ pub(crate) mod reader;
 pub(crate) mod replay;
 mod report;
 mod segments;
+pub(crate) mod values;
 mod writer;
 
 pub use format::RecordKind;
@@ -31,4 +32,5 @@ pub use position::Position;
 pub use replay::{Record, ReplayOptions, replay};
 pub(crate) use report::another_chain;
 pub use report::{Discarded, ReplayReport, SkippedDamage, StopReason};
+pub use values::SegmentPart;
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};

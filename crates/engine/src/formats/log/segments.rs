@@ -346,15 +346,24 @@ impl Live {
         }
     }
 
-    /// Removes the segments below `number` and returns their names and lengths in bytes.
-    pub(super) fn remove_below(&mut self, number: u32) -> Vec<(String, u64)> {
+    /// Removes the segments below `number`, except those that are pinned, and returns their names
+    /// and lengths in bytes.
+    pub(super) fn remove_below(
+        &mut self,
+        number: u32,
+        is_pinned: &dyn Fn(u32) -> bool,
+    ) -> Vec<(String, u64)> {
+        let below = self.segments.partition_point(|s| s.number < number);
         let mut removed = Vec::new();
-        while let Some(first) = self.segments.front() {
-            if first.number >= number {
-                break;
+        let mut pinned = Vec::new();
+        for segment in self.segments.drain(..below) {
+            match is_pinned(segment.number) {
+                true => pinned.push(segment),
+                false => removed.push((segment_name(segment.number), segment.len_bytes)),
             }
-            removed.push((segment_name(first.number), first.len_bytes));
-            self.segments.pop_front();
+        }
+        for segment in pinned.into_iter().rev() {
+            self.segments.push_front(segment);
         }
         removed
     }

@@ -42,6 +42,7 @@ use super::format::{
 };
 use super::position::{AtomicPosition, LogStart, Position};
 use super::segments::{Fresh, Live, LiveSegment, SYNCS_OF_WRITERS, Supply, SupplyError};
+use super::values::{self, SegmentPart};
 use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// The number of parts of a record that are written without an allocation.
@@ -655,11 +656,20 @@ impl LogWriter {
     /// The first deletion that failed. All deletions are tried, and those that failed are tried
     /// again by the next call.
     pub fn obsolete(&self, before: u32) -> Result<u32> {
+        self.obsolete_except(before, &|_| false)
+    }
+
+    /// As [`LogWriter::obsolete`], but the segments for which `is_pinned` returns true stay as they
+    /// are until a later call.
+    ///
+    /// # Errors
+    /// As [`LogWriter::obsolete`].
+    pub fn obsolete_except(&self, before: u32, is_pinned: &dyn Fn(u32) -> bool) -> Result<u32> {
         self.check()?;
         let before = before.min(self.synced.load().segment);
         let (removed, oldest) = {
             let mut live = self.live.lock();
-            let removed = live.remove_below(before);
+            let removed = live.remove_below(before, is_pinned);
             (removed, live.iter().next().map_or(0, |s| s.number))
         };
         let doomed = self.supply.lock().retire(removed);
@@ -754,6 +764,14 @@ impl LogWriter {
             .filter(|s| s.number >= from)
             .map(|s| u64::from(s.end.unwrap_or(end.offset)))
             .sum()
+    }
+
+    /// The parts of this log's segments that have the records between two positions.
+    pub fn parts_between(&self, first: Position, last: Position) -> Vec<SegmentPart> {
+        let end = self.end.load();
+        let live = self.live.lock();
+        let segments = live.iter().map(|s| (s.number, s.end.unwrap_or(end.offset)));
+        values::parts_between(segments, first, last)
     }
 
     /// Figures of the log.

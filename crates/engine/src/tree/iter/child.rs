@@ -402,7 +402,7 @@ impl EntryCursor for Child {
     #[inline(always)]
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
         match self {
-            Child::Memtable(m) => out.extend_from_slice(m.value()),
+            Child::Memtable(m) => m.append_value(out)?,
             Child::Level(l) => {
                 if let Some(iter) = l.iter.as_mut() {
                     iter.append_value(out).map_err(Error::from)?;

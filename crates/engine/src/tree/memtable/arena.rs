@@ -154,6 +154,12 @@ impl ArenaPool {
         self.map(min_bytes.max(self.shared.arena_bytes), pages)
     }
 
+    /// A new arena of this size, whatever that of the pool's arenas is. Its pages come in as they
+    /// are written, and it never goes to the shelf.
+    pub(crate) fn take_exactly(&self, bytes: usize) -> Result<Arena, ArenaError> {
+        self.map(bytes.max(MIN_ARENA_BYTES), Pages::Sparse)
+    }
+
     /// A new arena of this size, rounded up to whole pages.
     fn map(&self, bytes: usize, pages: Pages) -> Result<Arena, ArenaError> {
         let shared = &self.shared;

@@ -10,7 +10,10 @@
 use std::sync::Arc;
 
 use super::Memtable;
+use super::in_log::{PUT, VALUE_ADDRESS};
 use super::tree::{Aim, LeafCopy};
+use crate::formats::log::values::ValueAddress;
+use crate::types::error::Result;
 
 /// The number of records that are prefetched ahead of the cursor.
 const AHEAD: usize = 8;
@@ -65,16 +68,53 @@ impl MemtableIter {
         self.memtable.tree.records.seq(self.standing())
     }
 
-    /// The kind, as its number.
+    /// The kind, as its number. A put whose value is in the log is a put.
     #[inline]
     pub fn kind(&self) -> u8 {
-        self.memtable.tree.records.kind(self.standing())
+        match self.memtable.tree.records.kind(self.standing()) {
+            VALUE_ADDRESS => PUT,
+            kind => kind,
+        }
     }
 
-    /// The value.
+    /// Appends the value to `out`.
+    ///
+    /// # Errors
+    /// The value is in the log, and cannot be read there.
+    #[inline]
+    pub fn append_value(&self, out: &mut Vec<u8>) -> Result<()> {
+        let records = &self.memtable.tree.records;
+        let kind = records.kind(self.standing());
+        self.memtable.read_value(kind, self.own_value(), out)
+    }
+
+    /// The value, of a memtable whose values are all in memory.
     #[inline]
     pub fn value(&self) -> &[u8] {
+        debug_assert!(!self.memtable.is_log_backed());
+        self.own_value()
+    }
+
+    /// The length of the value, in bytes.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        let value = self.own_value();
+        match self.memtable.tree.records.kind(self.standing()) {
+            VALUE_ADDRESS => ValueAddress::decode(value).map_or(0, |a| a.len as usize),
+            _ => value.len(),
+        }
+    }
+
+    /// What stands in the memtable: the value or its address.
+    #[inline]
+    pub(super) fn own_value(&self) -> &[u8] {
         self.memtable.tree.records.value(self.standing())
+    }
+
+    /// The record that the cursor is on.
+    #[inline]
+    pub(super) fn record(&self) -> u32 {
+        self.standing()
     }
 
     /// The memtable that the cursor reads.

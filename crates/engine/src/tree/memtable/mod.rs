@@ -9,6 +9,7 @@
 //! - `tree`: how readers walk; `write`: how the writer inserts, splits and takes groups
 //! - `record`: versions and their chains; `filter`: says "no" at the cost of one cache line
 //! - `range`: range deletes, beside the tree; `iter`: cursors; `arena`: memory
+//! - `in_log`: memtables whose large values are in the log
 //!
 //! Stamps: after the first range delete, each insert raises the stamp of every node on its path to
 //! its sequence number. So a cursor under a range delete finds the newer entries without stepping
@@ -23,6 +24,7 @@
 
 mod arena;
 mod filter;
+pub(crate) mod in_log;
 mod iter;
 mod node;
 mod range;
@@ -43,6 +45,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use filter::Filter;
+use in_log::LogBacked;
 use range::RangeDeletes;
 use record::{GRANULE_BYTES, RECORD_OVERHEAD_BYTES};
 use tree::{ArenaNode, MAX_LEVELS, Tree};
@@ -88,7 +91,8 @@ pub struct Found<'m> {
     pub seq: u64,
     /// The kind, as its number.
     pub kind: u8,
-    /// The value, in the memtable's memory.
+    /// The value, in the memtable's memory. (Of a put whose value is in the log, its address:
+    /// `in_log`.)
     pub value: &'m [u8],
 }
 
@@ -138,6 +142,8 @@ pub struct Memtable {
     state: WriterState,
     filter_bytes: usize,
     first_leaf: u32,
+    /// Of a memtable whose values are in the log.
+    log_backed: Option<LogBacked>,
     arena: Arena,
 }
 
@@ -176,6 +182,7 @@ impl Memtable {
             state: WriterState::new(FIRST_RECORD_BYTES, leaf_start, leaf),
             filter_bytes,
             first_leaf: leaf,
+            log_backed: None,
             arena,
         }
     }
@@ -310,6 +317,10 @@ impl Memtable {
     /// Keys, values and 12 bytes for each entry. A range delete counts with both of its keys.
     pub fn raw_bytes(&self) -> u64 {
         self.state.raw_bytes.load(Relaxed)
+    }
+
+    fn set_raw_bytes(&mut self, bytes: u64) {
+        self.state.raw_bytes.store(bytes, Relaxed);
     }
 
     /// The smallest sequence number, including those of range deletes.

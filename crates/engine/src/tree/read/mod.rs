@@ -19,6 +19,7 @@ use siltstone_storage::planted;
 use siltstone_table::key::hash;
 use siltstone_table::reader::Value as TableValue;
 
+use crate::tree::memtable::in_log::VALUE_ADDRESS;
 use crate::tree::seeks::SeekReads;
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
@@ -181,9 +182,9 @@ fn ask_memtable(
     let deleted = source.mem.newest_range_delete_covering(key, seq);
     match source.mem.get(key, seq) {
         Some(found) if deleted.is_none_or(|d| d <= found.seq) => match found.kind {
-            PUT => {
+            PUT | VALUE_ADDRESS => {
                 if let Some(value) = value {
-                    value.extend_from_slice(found.value);
+                    source.mem.read_value(found.kind, found.value, value)?;
                 }
                 Ok(Answer::Value)
             }

@@ -399,6 +399,14 @@ settings_table! {
         log_bytes_max: u64 = 512 << 20, "bytes",
             "From 128 KiB to 1024 TiB; default 512 MiB.",
             within(128 << 10, 1 << 50), WhileOpen;
+        /// With the stall_policy "redirect", the log bytes up to which memtables that fill faster
+        /// than they are flushed leave their values of at least 512 bytes in the log, and are
+        /// flushed later. An open after a crash reads all of these bytes. Writers stop at this
+        /// number, or at twice `log_bytes_max` if that is more. With 0, no values are left in the
+        /// log.
+        redirect_log_bytes_max: u64 = 8 << 30, "bytes",
+            "From 0 B to 1024 TiB; default 8 GiB.",
+            within(0, 1 << 50), WhileOpen;
         /// Memory that replay may use for data that is not written to tables: all of the log's data
         /// for an open for reading; what finds no room on the disk for an open for writing. At
         /// least eight of the largest memtables and `log_bytes_max`, whatever is set.

@@ -1,0 +1,296 @@
+//! Log as run: sealed memtables leave their large values in the log, so that their memory is free
+//! before they are flushed, and their flushes wait until the burst is over (RFC 13, section 11).
+//!
+//! Invariants: a memtable is replaced while its mark `flushing` is set, so no flush of it begins
+//! meanwhile; the mark is set and the view is replaced under the lock of the schedule. The memtable
+//! holds the log until its flush is installed, so the segments exist when they are pinned. What is
+//! read back is verified as a replay verifies it. If anything is not as expected, the memtable stays
+//! as it is.
+//!
+//! Threading: one task builds log-backed memtables ([`leave_values`]). [`Deferral`] is asked under
+//! the lock of the schedule. No I/O happens under that lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::Instant;
+
+use crate::catalog::KeyspaceMap;
+use crate::env::Env;
+use crate::env::segment_pins::SegmentPin;
+use crate::formats::batch::Entry;
+use crate::formats::log::format::segment_name;
+use crate::formats::log::values::{ValueAddress, puts_of};
+use crate::jobs::Jobs;
+use crate::tree::memtable::Memtable;
+use crate::tree::memtable::in_log::LogSegment;
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+use crate::types::error::Result;
+use crate::types::options::StallPolicy;
+
+/// Values of at least this size are left in the log. A smaller one would hardly free memory, and a
+/// flush would read it alone.
+const LEAST_VALUE_BYTES: usize = 512;
+
+/// The same in simulated runs, whose values are small.
+const LEAST_SIMULATED_BYTES: usize = ValueAddress::BYTES + 8;
+
+/// A memtable keeps its values if they lie in more segments than this.
+const SEGMENTS_MAX: usize = 8;
+
+/// The most files of the log that are open for memtables.
+const OPEN_MAX: usize = 256;
+
+/// A flush is deferred while a memtable of the keyspace was sealed within this time.
+pub(crate) const BURST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A flush is deferred while the log has at most this part of the bytes at which writers stop.
+const LOG_PART: (u64, u64) = (5, 8);
+
+/// Whether memtables of this store may leave values in the log at all.
+fn is_possible(env: &Env) -> bool {
+    let live = env.live();
+    let log = env.storages().log.capabilities();
+    live.stall_policy == StallPolicy::Redirect
+        && live.redirect_log_bytes_max > 0
+        && log.survives_kill
+        && !log.pipelined
+        && !env.health().is_no_space()
+        && !env.health().is_poisoned()
+        && !env.outage().is_unreachable()
+        && !env.is_closing()
+}
+
+/// Whether there is room for what the flushes of log-backed memtables have to write, and for the
+/// compactions after them.
+fn has_room(env: &Env, map: &KeyspaceMap) -> bool {
+    let Some(free) = env.free_bytes() else {
+        return true;
+    };
+    let (mut owed, mut job, mut memtable) = (0_u64, 0, 0);
+    for keyspace in map.by_id.values() {
+        let view = keyspace.view();
+        let backed = view.sealed().filter(|m| m.mem.is_log_backed());
+        owed += backed.map(|m| m.mem.data_bytes()).sum::<u64>();
+        job = job.max(keyspace.short_space().1);
+        memtable = memtable.max(keyspace.limits().memtable_bytes);
+    }
+    free >= 2 * owed + 3 * job + 2 * memtable
+}
+
+/// Which flushes are deferred, as of one search for work.
+pub(super) struct Deferral<'a> {
+    jobs: &'a Jobs,
+    /// Whether any may be.
+    is_on: bool,
+    since_open: Duration,
+    log_bytes: u64,
+}
+
+impl Deferral<'_> {
+    pub(super) fn now(jobs: &Jobs) -> Deferral<'_> {
+        Deferral {
+            jobs,
+            is_on: is_possible(&jobs.env) && has_room(&jobs.env, &jobs.catalog.keyspaces()),
+            since_open: jobs.commit.stalls().since_open(),
+            log_bytes: jobs.catalog.log_bytes(),
+        }
+    }
+
+    /// Whether the flush of this sealed memtable waits: until the memtable has left its values in
+    /// the log, or, if it has, while the burst goes on that fills the next ones.
+    pub(super) fn defers(&self, keyspace: &KeyspaceCore, source: &MemSource) -> bool {
+        let env = &self.jobs.env;
+        let is_wanted = source.id <= keyspace.wanted_flush();
+        if !self.is_on || is_wanted || !keyspace.watch.is_behind() {
+            return false;
+        }
+        let view = keyspace.view();
+        if !source.mem.is_log_backed() {
+            return view.sealed_count >= 2
+                && !source.keeps_values.load(Ordering::Acquire)
+                && has_open_files_left(env);
+        }
+        let pause = self.since_open.saturating_sub(keyspace.watch.last_sealed());
+        let limits = keyspace.limits();
+        let (part, whole) = LOG_PART;
+        pause < BURST_PAUSE
+            && self.log_bytes <= limits.log_bytes / whole * part
+            && view.log_backed_bytes <= limits.key_bytes()
+            // The log does not need the bandwidth of a second location.
+            && !env.locations().exists()
+    }
+}
+
+fn has_open_files_left(env: &Env) -> bool {
+    env.segment_pins().count() + SEGMENTS_MAX <= OPEN_MAX
+}
+
+/// The next memtable to leave its values in the log, marked as being flushed: of those that wait,
+/// the one that needs the oldest part of the log.
+fn take(jobs: &Jobs) -> Option<(Arc<KeyspaceCore>, Arc<MemSource>)> {
+    let env = &jobs.env;
+    if !is_possible(env) || !has_open_files_left(env) {
+        return None;
+    }
+    let map = jobs.catalog.keyspaces();
+    if !has_room(env, &map) {
+        return None;
+    }
+    let _schedule = jobs.schedule.lock();
+    let mut best: Option<(Arc<KeyspaceCore>, Arc<MemSource>)> = None;
+    for keyspace in map.by_id.values() {
+        let view = keyspace.view();
+        // While one memtable waits or is flushed, the next one leaves its values.
+        if !keyspace.is_created() || !keyspace.watch.is_behind() || view.sealed_count < 2 {
+            continue;
+        }
+        let waits = |m: &&Arc<MemSource>| {
+            !m.mem.is_log_backed()
+                && m.id > keyspace.wanted_flush()
+                && !m.flushing.load(Ordering::Acquire)
+                && !m.held.load(Ordering::Acquire)
+                && !m.keeps_values.load(Ordering::Acquire)
+        };
+        let Some(oldest) = view.sealed().rev().find(waits) else {
+            continue;
+        };
+        let is_older =
+            |(_, known): &(_, Arc<MemSource>)| oldest.first_position() < known.first_position();
+        if best.as_ref().is_none_or(is_older) {
+            best = Some((keyspace.clone(), oldest.clone()));
+        }
+    }
+    if let Some((_, source)) = &best {
+        source.flushing.store(true, Ordering::Release);
+    }
+    best
+}
+
+/// Leaves the values of one memtable in the log, if one waits for its flush while its keyspace is
+/// behind. Returns whether there was one.
+pub(crate) fn leave_values(jobs: &Jobs) -> bool {
+    let Some((keyspace, source)) = take(jobs) else {
+        return false;
+    };
+    let unmark = Unmark {
+        jobs,
+        source: &source,
+    };
+    let made = build(jobs, &keyspace, &source);
+    if let Err(error) = &made {
+        tracing::debug!(keyspace = &*keyspace.name, %error, "values stay in memory");
+    }
+    match made {
+        Ok(Some(mem)) => install(jobs, &keyspace, &source, mem),
+        _ => source.keeps_values.store(true, Ordering::Release),
+    }
+    drop(unmark);
+    true
+}
+
+/// Takes the mark off, also after a panic.
+struct Unmark<'a> {
+    jobs: &'a Jobs,
+    source: &'a MemSource,
+}
+
+impl Drop for Unmark<'_> {
+    fn drop(&mut self) {
+        let schedule = self.jobs.schedule.lock();
+        self.source.flushing.store(false, Ordering::Release);
+        drop(schedule);
+        self.jobs.env.work().notify();
+        self.jobs.env.pressure().notify();
+    }
+}
+
+/// The log-backed memtable. `None` if the values should stay in memory.
+fn build(jobs: &Jobs, keyspace: &KeyspaceCore, source: &MemSource) -> Result<Option<Memtable>> {
+    let (env, mem) = (&jobs.env, &source.mem);
+    let least = match env.runtime().is_simulated() {
+        true => LEAST_SIMULATED_BYTES,
+        false => LEAST_VALUE_BYTES,
+    };
+    let (Some(first), last) = (source.first_position(), source.last_position()) else {
+        return Ok(None);
+    };
+    if last <= first || mem.range_delete_count() > 0 {
+        return Ok(None);
+    }
+    let large = mem.large_values(least);
+    let left = mem.used_bytes().saturating_sub(large.bytes);
+    let is_worth = match env.runtime().is_simulated() {
+        true => large.count > 0,
+        false => left <= mem.used_bytes() / 4,
+    };
+    let parts = jobs.wal.parts_between(first, last);
+    if !is_worth || parts.len() > SEGMENTS_MAX {
+        return Ok(None);
+    }
+    let storage = &env.storages_at_once().log;
+    let numbers = source.seqs();
+    let mut addresses: Vec<(u64, ValueAddress)> = Vec::with_capacity(large.count);
+    let mut segments = Vec::with_capacity(parts.len());
+    for part in &parts {
+        // The memtable holds the log, so the segment exists.
+        let pin = SegmentPin::new(env, part.segment);
+        let file = storage.open(&segment_name(part.segment))?;
+        let mut note = |sequence: u64, entry: &Entry<'_>, offset: u32| {
+            let is_own =
+                entry.keyspace == keyspace.id && sequence > numbers.lo && sequence <= numbers.hi;
+            if is_own && entry.value.len() >= least {
+                let address = ValueAddress {
+                    segment: part.segment,
+                    offset,
+                    len: entry.value.len() as u32,
+                    checksum: crc32c::crc32c(entry.value),
+                };
+                addresses.push((sequence, address));
+            }
+        };
+        puts_of(&*file, part, jobs.wal.salt(), &mut note)?;
+        segments.push(LogSegment::new(part.segment, file, pin));
+    }
+    if !addresses.is_sorted_by_key(|(sequence, _)| *sequence) {
+        return Ok(None);
+    }
+    let made = mem.with_values_in_log(&keyspace.arenas(), &addresses, segments)?;
+    // Entries without an address have kept their values.
+    let is_same = made.entry_count() == mem.entry_count()
+        && made.min_seq() == mem.min_seq()
+        && made.max_seq() == mem.max_seq();
+    let is_smaller = made.used_bytes() < mem.used_bytes();
+    Ok((is_same && is_smaller).then_some(made))
+}
+
+/// Puts the log-backed memtable into the place of `source`, if that is still in the view.
+fn install(jobs: &Jobs, keyspace: &KeyspaceCore, source: &Arc<MemSource>, mem: Memtable) {
+    let bytes = mem.data_bytes();
+    let mut is_installed = false;
+    let schedule = jobs.schedule.lock();
+    keyspace.replace_view(|view| {
+        let mut unsettled = view.unsettled();
+        let is_it = |s: &Source| matches!(s, Source::Memtable(m) if Arc::ptr_eq(m, source));
+        let Some(at) = unsettled.iter().position(is_it) else {
+            return view.clone();
+        };
+        is_installed = true;
+        unsettled[at] = Source::Memtable(source.log_backed(mem));
+        let version = view.version.clone();
+        KeyspaceView::build(unsettled, version, jobs.tree.tables(), Some(view))
+    });
+    drop(schedule);
+    if is_installed {
+        let metrics = jobs.env.metrics();
+        metrics.log_backed_count.add(1);
+        metrics.log_backed_bytes.add(bytes);
+        jobs.env.flush_load().progressed(bytes);
+    }
+}
+
+/// Notes for the compactions that a flush is deferred now.
+pub(super) fn note_deferred(env: &Env, now: Instant) {
+    env.flush_load().set_deferring(now + BURST_PAUSE);
+}

@@ -1,0 +1,195 @@
+//! Memtables whose large values are in the log ("log as run", RFC 13, section 11).
+//!
+//! A *log-backed* memtable has the keys, sequence numbers and kinds of a sealed memtable, and in
+//! place of each large value its address in the log, as an entry of kind [`VALUE_ADDRESS`]. It
+//! takes a few hundredths of the memory. It is made once and never changes.
+//!
+//! Invariants: no other memtable has entries of this kind. A log-backed memtable pins each segment
+//! that it names, and has its file open.
+//!
+//! Threading: as for sealed memtables.
+
+use std::sync::Arc;
+
+use siltstone_storage::ReadFile;
+
+use super::{ArenaPool, InsertError, Memtable};
+use crate::env::segment_pins::SegmentPin;
+use crate::formats::log::values::ValueAddress;
+use crate::tree::settings::no_memory;
+use crate::types::error::{Error, Result};
+
+/// The kind of an entry whose value is an address.
+pub(crate) const VALUE_ADDRESS: u8 = 4;
+
+/// The kind of an entry whose value is its own.
+pub(super) const PUT: u8 = 1;
+
+/// A segment that a memtable reads, with its open file.
+pub(crate) struct LogSegment {
+    segment: u32,
+    file: Arc<dyn ReadFile>,
+    /// Keeps the segment.
+    _pin: SegmentPin,
+}
+
+impl LogSegment {
+    pub(crate) fn new(segment: u32, file: Arc<dyn ReadFile>, pin: SegmentPin) -> LogSegment {
+        LogSegment {
+            segment,
+            file,
+            _pin: pin,
+        }
+    }
+}
+
+/// What a log-backed memtable has besides its entries.
+pub(super) struct LogBacked {
+    segments: Vec<LogSegment>,
+    /// What [`Memtable::used_bytes`] was before the values were left in the log.
+    data_bytes: u64,
+}
+
+/// What values of at least a certain size take in a memtable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LargeValues {
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
+}
+
+impl Memtable {
+    /// Whether it has values that are in the log.
+    #[inline]
+    pub(crate) fn is_log_backed(&self) -> bool {
+        self.log_backed.is_some()
+    }
+
+    /// The bytes that it took before its values were left in the log, which are about those that
+    /// its flush has to write; of any other memtable [`Memtable::used_bytes`].
+    pub(crate) fn data_bytes(&self) -> u64 {
+        let in_log = self.log_backed.as_ref();
+        in_log.map_or_else(|| self.used_bytes(), |in_log| in_log.data_bytes)
+    }
+
+    /// The values of at least this size, which is not 0.
+    pub(crate) fn large_values(self: &Arc<Self>, least_bytes: usize) -> LargeValues {
+        let mut found = LargeValues::default();
+        let mut iter = self.iter();
+        iter.seek_to_first();
+        while iter.is_valid() {
+            let bytes = iter.own_value().len();
+            if bytes >= least_bytes {
+                found.count += 1;
+                found.bytes += bytes as u64;
+            }
+            iter.next();
+        }
+        found
+    }
+
+    /// A memtable with the same entries, in which each put whose number is in `addresses`
+    /// (ascending) has its address in place of its value. `segments` are those of the addresses.
+    /// This memtable is sealed and has no range delete.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn with_values_in_log(
+        self: &Arc<Self>,
+        arenas: &ArenaPool,
+        addresses: &[(u64, ValueAddress)],
+        segments: Vec<LogSegment>,
+    ) -> Result<Memtable> {
+        debug_assert!(addresses.is_sorted_by_key(|(seq, _)| *seq));
+        let records = &self.tree.records;
+        let address_of = |record: u32| {
+            let seq = records.seq(record);
+            let at = addresses.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+            let address = addresses[at].1;
+            let is_same =
+                records.kind(record) == PUT && address.len as usize == records.value(record).len();
+            is_same.then_some(address)
+        };
+        let mut key_bytes = 0;
+        let mut value_bytes = 0;
+        let mut iter = self.iter();
+        iter.seek_to_first();
+        while iter.is_valid() {
+            key_bytes += iter.key().len();
+            value_bytes += match address_of(iter.record()) {
+                Some(_) => ValueAddress::BYTES,
+                None => iter.own_value().len(),
+            };
+            iter.next();
+        }
+        let entries = self.entry_count() as usize;
+        let bytes = Memtable::arena_bytes_for(entries, key_bytes, value_bytes);
+        let arena = arenas.take_exactly(bytes).map_err(no_memory)?;
+        let mut made = Memtable::new(arena);
+        let mut writer = made.writer();
+        // The versions of a key, newest first. They are inserted in the order of their numbers.
+        let mut versions: Vec<u32> = Vec::new();
+        iter.seek_to_first();
+        while iter.is_valid() {
+            versions.clear();
+            let key = self.tree.key(iter.record());
+            while iter.is_valid() && self.tree.key(iter.record()) == key {
+                versions.push(iter.record());
+                iter.next();
+            }
+            for record in versions.iter().rev().copied() {
+                let seq = records.seq(record);
+                let inserted = match address_of(record) {
+                    Some(address) => writer.insert(key, seq, VALUE_ADDRESS, &address.encode()),
+                    None => {
+                        let value = records.value(record);
+                        writer.insert(key, seq, records.kind(record), value)
+                    }
+                };
+                inserted.map_err(not_inserted)?;
+            }
+        }
+        drop(writer);
+        made.set_raw_bytes(self.raw_bytes());
+        made.log_backed = Some(LogBacked {
+            segments,
+            data_bytes: self.data_bytes(),
+        });
+        Ok(made)
+    }
+
+    /// Appends the value of an entry that this memtable has to `out`.
+    ///
+    /// # Errors
+    /// The value is in the log, and cannot be read there. `out` is unchanged.
+    #[inline]
+    pub(crate) fn read_value(&self, kind: u8, value: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        if kind != VALUE_ADDRESS {
+            out.extend_from_slice(value);
+            return Ok(());
+        }
+        self.read_in_log(value, out)
+    }
+
+    #[cold]
+    fn read_in_log(&self, address: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let segments = self.log_backed.iter().flat_map(|b| &b.segments);
+        let address = ValueAddress::decode(address);
+        let found = address.and_then(|address| {
+            let segment = { segments }.find(|s| s.segment == address.segment)?;
+            Some((address, segment))
+        });
+        let (address, segment) = found.ok_or_else(no_address)?;
+        address.read(&*segment.file, out)
+    }
+}
+
+#[cold]
+fn not_inserted(cause: InsertError) -> Error {
+    Error::corruption("a memtable", format!("it cannot be copied: {cause}"))
+}
+
+#[cold]
+fn no_address() -> Error {
+    Error::corruption("a memtable", "it has a value address that leads nowhere")
+        .advice("this is a bug: report it")
+}
