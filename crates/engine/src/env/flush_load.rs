@@ -5,6 +5,7 @@
 //! Threading: atomics.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::Instant;
 
@@ -46,15 +47,21 @@ impl FlushLoad {
         self.flushing.load(Ordering::Relaxed) > 0
     }
 
-    /// A flush waits for the end of a burst, at least until `until` unless a search says otherwise.
+    /// Flushes wait for the end of a burst, until this time if nothing happens before.
     pub(crate) fn set_deferring(&self, until: Instant) {
         let until = until.as_nanos();
         self.deferring_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether a flush waits for the end of a burst.
+    /// Whether flushes wait for the end of a burst.
     pub(crate) fn is_deferring(&self, now: Instant) -> bool {
-        now.as_nanos() < self.deferring_until.load(Ordering::Relaxed)
+        !self.deferring_for(now).is_zero()
+    }
+
+    /// How long flushes still wait for the end of a burst, if nothing happens before.
+    pub(crate) fn deferring_for(&self, now: Instant) -> Duration {
+        let until = self.deferring_until.load(Ordering::Relaxed);
+        Duration::from_nanos(until.saturating_sub(now.as_nanos()))
     }
 
     /// Whether memtables of a keyspace fill faster than they are flushed.

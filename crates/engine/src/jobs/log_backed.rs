@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::Instant;
-
 use crate::catalog::KeyspaceMap;
 use crate::env::Env;
 use crate::env::segment_pins::SegmentPin;
@@ -41,9 +39,6 @@ const SEGMENTS_MAX: usize = 8;
 
 /// The most files of the log that are open for memtables.
 const OPEN_MAX: usize = 256;
-
-/// A flush is deferred while a memtable of the keyspace was sealed within this time.
-pub(crate) const BURST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A flush is deferred while the log has at most this part of the bytes at which writers stop.
 const LOG_PART: (u64, u64) = (5, 8);
@@ -86,6 +81,8 @@ pub(super) struct Deferral<'a> {
     is_on: bool,
     since_open: Duration,
     log_bytes: u64,
+    /// The longest time for which a flush is deferred, if nothing happens.
+    longest: Duration,
 }
 
 impl Deferral<'_> {
@@ -95,12 +92,13 @@ impl Deferral<'_> {
             is_on: is_possible(&jobs.env) && has_room(&jobs.env, &jobs.catalog.keyspaces()),
             since_open: jobs.commit.stalls().since_open(),
             log_bytes: jobs.catalog.log_bytes(),
+            longest: Duration::ZERO,
         }
     }
 
     /// Whether the flush of this sealed memtable waits: until the memtable has left its values in
     /// the log, or, if it has, while the burst goes on that fills the next ones.
-    pub(super) fn defers(&self, keyspace: &KeyspaceCore, source: &MemSource) -> bool {
+    pub(super) fn defers(&mut self, keyspace: &KeyspaceCore, source: &MemSource) -> bool {
         let env = &self.jobs.env;
         let is_wanted = source.id <= keyspace.wanted_flush();
         if !self.is_on || is_wanted || !keyspace.watch.is_behind() {
@@ -112,14 +110,26 @@ impl Deferral<'_> {
                 && !source.keeps_values.load(Ordering::Acquire)
                 && has_open_files_left(env);
         }
-        let pause = self.since_open.saturating_sub(keyspace.watch.last_sealed());
+        let left = keyspace.watch.burst_ends().saturating_sub(self.since_open);
         let limits = keyspace.limits();
         let (part, whole) = LOG_PART;
-        pause < BURST_PAUSE
+        let defers = !left.is_zero()
             && self.log_bytes <= limits.log_bytes / whole * part
             && view.log_backed_bytes <= limits.key_bytes()
             // The log does not need the bandwidth of a second location.
-            && !env.locations().exists()
+            && !env.locations().exists();
+        if defers {
+            self.longest = self.longest.max(left);
+        }
+        defers
+    }
+
+    /// Notes for compactions and for the task of this module until when flushes are deferred.
+    pub(super) fn note(&self) {
+        let env = &self.jobs.env;
+        if !self.longest.is_zero() {
+            env.flush_load().set_deferring(env.now() + self.longest);
+        }
     }
 }
 
@@ -288,9 +298,4 @@ fn install(jobs: &Jobs, keyspace: &KeyspaceCore, source: &Arc<MemSource>, mem: M
         metrics.log_backed_bytes.add(bytes);
         jobs.env.flush_load().progressed(bytes);
     }
-}
-
-/// Notes for the compactions that a flush is deferred now.
-pub(super) fn note_deferred(env: &Env, now: Instant) {
-    env.flush_load().set_deferring(now + BURST_PAUSE);
 }

@@ -29,7 +29,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
-use crate::jobs::log_backed::{self, Deferral};
+use crate::jobs::log_backed::Deferral;
 use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
@@ -327,7 +327,7 @@ impl Round<'_> {
             return None;
         }
         let mut due = Vec::new();
-        let (deferral, mut is_deferring) = (Deferral::now(self.jobs), false);
+        let mut deferral = Deferral::now(self.jobs);
         let oldest = self.jobs.catalog.overdue_log();
         for keyspace in map.by_id.values() {
             // The keyspace's create edit must be durable first. A notification follows that edit.
@@ -339,11 +339,7 @@ impl Round<'_> {
                 !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire)
             };
             let sealed = view.sealed().rev().filter(is_free);
-            let is_due = |m: &&Arc<MemSource>| {
-                let waits = deferral.defers(keyspace, m);
-                is_deferring |= waits;
-                !waits
-            };
+            let is_due = |m: &&Arc<MemSource>| !deferral.defers(keyspace, m);
             let sealed: Vec<_> = sealed.filter(is_due).cloned().collect();
             let bytes = sealed.iter().map(|source| source.mem.data_bytes());
             let turns: Vec<u64> = schedule.flush_order.turns(keyspace.id, bytes).collect();
@@ -353,9 +349,7 @@ impl Round<'_> {
                 due.push((!is_overdue, turn, keyspace, source));
             }
         }
-        if is_deferring {
-            log_backed::note_deferred(&self.jobs.env, self.jobs.env.now());
-        }
+        deferral.note();
         due.sort_by_key(|(is_later, turn, _, source)| (*is_later, *turn, source.id));
         for (_, _, keyspace, source) in due {
             let found = self.start(schedule, keyspace, What::Flush(source));

@@ -14,14 +14,20 @@ use crate::types::detect::{Bounds, Forecast, Limit, Sample, WINDOW, forecast};
 /// installed, so this many are more than a window has, unless memtables are tiny.
 const SAMPLES_MAX: usize = 64;
 
+/// A burst is not over before the first time without a memtable that is sealed, and is after the
+/// second.
+const BURST_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
 /// See the module.
 pub(crate) struct Watch {
     seen: Mutex<Seen>,
     /// One more than the time since which memtables fill faster than they are flushed, in
     /// microseconds since the store was opened; 0 if they do not.
     behind: AtomicU64,
-    /// When a memtable was sealed last, in microseconds since the store was opened.
+    /// When a memtable was sealed last, in microseconds since the store was opened, and how long
+    /// after the one before.
     last_sealed_us: AtomicU64,
+    sealed_after_us: AtomicU64,
     /// Bytes of the memtables that were sealed.
     pub(crate) sealed_bytes: AtomicU64,
     /// Bytes of the memtables that were flushed.
@@ -52,6 +58,7 @@ impl Watch {
             seen: runtime.mutex(Seen::default()),
             behind: AtomicU64::new(0),
             last_sealed_us: AtomicU64::new(0),
+            sealed_after_us: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
         }
@@ -109,12 +116,17 @@ impl Watch {
     /// A memtable was sealed at this time since the store was opened.
     pub(crate) fn set_last_sealed(&self, at: Duration) {
         let us = at.as_micros() as u64;
-        self.last_sealed_us.store(us, Ordering::Relaxed);
+        let before = self.last_sealed_us.swap(us, Ordering::Relaxed);
+        let after = us.saturating_sub(before);
+        self.sealed_after_us.store(after, Ordering::Relaxed);
     }
 
-    /// When a memtable was sealed last, as time since the store was opened.
-    pub(crate) fn last_sealed(&self) -> Duration {
-        Duration::from_micros(self.last_sealed_us.load(Ordering::Relaxed))
+    /// When the burst is over that fills memtables, as time since the store was opened, if none is
+    /// sealed before that: twice as long after the last one as that was after the one before.
+    pub(crate) fn burst_ends(&self) -> Duration {
+        let us = |of: &AtomicU64| Duration::from_micros(of.load(Ordering::Relaxed));
+        let (shortest, longest) = BURST_PAUSE;
+        us(&self.last_sealed_us) + (us(&self.sealed_after_us) * 2).clamp(shortest, longest)
     }
 
     /// Whether memtables fill faster than they are flushed.
