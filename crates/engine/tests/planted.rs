@@ -231,6 +231,10 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::RedirectedFolderIsNotSynced,
         "redirected_tables_survive",
     ),
+    (
+        Bug::PinsAreIgnored,
+        "a_cursor_keeps_the_log_segments_that_it_reads",
+    ),
 ];
 
 /// Whether these are the sources with all patches of `xtask/planted`: then the root has this file.

@@ -218,13 +218,16 @@ impl Maintenance<'_> {
     }
 }
 
-/// If the log is longer than `log_bytes_max`, seals all active memtables that hold its oldest
+/// If the log is longer than `log_bytes_max`, besides what log-backed memtables need, seals all active memtables that hold its oldest
 /// quarter. Their flushes come before others.
 fn bound_log(commit: &Commit) -> Result<()> {
     let catalog = commit.catalog();
     let start = catalog.log_start_without(&[]);
     catalog.set_log_bytes(commit.wal().bytes_since(start.segment));
-    let is_long = catalog.log_bytes() > commit.env().live().log_bytes_max;
+    catalog.count_log_backed();
+    // What log-backed memtables need is no reason to flush others early.
+    let most = commit.env().live().log_bytes_max;
+    let is_long = catalog.log_bytes() > most.saturating_add(catalog.log_backed_bytes());
     catalog.set_log_overdue(is_long.then_some(start));
     let Some(overdue) = catalog.overdue_log() else {
         return Ok(());

@@ -53,6 +53,9 @@ pub(crate) struct Catalog {
     /// The log bytes that a replay would read, for the policy of stalls. The maintenance task
     /// counts them in each round.
     log_bytes: AtomicU64,
+    /// The bytes that log-backed memtables had in memory, and have in the log. Maintenance counts
+    /// them with the log.
+    log_backed_bytes: AtomicU64,
     /// While the log is longer than `log_bytes_max`: the last segment of its oldest quarter, else
     /// 0.
     overdue_segment: AtomicU32,
@@ -156,6 +159,7 @@ impl Catalog {
             next_keyspace_id: AtomicU32::new(state.next_keyspace_id),
             waits_for_room: AtomicBool::new(waits_for_room),
             log_bytes: AtomicU64::new(0),
+            log_backed_bytes: AtomicU64::new(0),
             overdue_segment: AtomicU32::new(0),
         }
     }
@@ -244,6 +248,25 @@ impl Catalog {
 
     pub(crate) fn set_log_bytes(&self, bytes: u64) {
         self.log_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// About the bytes of the log that log-backed memtables need, as maintenance counted them last.
+    #[inline]
+    pub(crate) fn log_backed_bytes(&self) -> u64 {
+        self.log_backed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts the bytes of all log-backed memtables.
+    pub(crate) fn count_log_backed(&self) {
+        let mut bytes = 0;
+        for keyspace in self.keyspaces().by_id.values() {
+            let view = keyspace.view();
+            if view.log_backed_count > 0 {
+                let backed = view.sealed().filter(|m| m.mem.is_log_backed());
+                bytes += backed.map(|m| m.mem.data_bytes()).sum::<u64>();
+            }
+        }
+        self.log_backed_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The end of the oldest quarter of the log, if the log is longer than `log_bytes_max`:

@@ -247,6 +247,7 @@ pub(crate) fn load_of(
     Load {
         sealed_memtable_count: view.sealed_count as u64,
         log_backed_memtable_count: view.log_backed_count as u64,
+        log_backed_bytes: catalog.log_backed_bytes(),
         l0_run_count: view.run_count as u64,
         l0_depth: view.l0_depth as u64,
         log_bytes: catalog.log_bytes(),

@@ -110,7 +110,7 @@ impl Commit {
             load,
             limits,
             sample,
-            bounds: bounds(&limits, load.job_bytes),
+            bounds: bounds(&limits, &load),
             flush: Duration::from_micros(flush_us.min(u128::from(u64::MAX)) as u64),
         }
     }
@@ -145,7 +145,7 @@ impl Commit {
 }
 
 /// The limits at which writers of a keyspace wait or are slowed down.
-fn bounds(limits: &Limits, job_bytes: u64) -> Bounds {
+fn bounds(limits: &Limits, load: &Load) -> Bounds {
     let (depth, pending_bytes) = match limits.policy {
         StallPolicy::Stop => (limits.l0_stop, limits.pending_stop),
         StallPolicy::Slowdown | StallPolicy::Adoc => (limits.l0_slowdown, limits.pending_slowdown),
@@ -155,10 +155,10 @@ fn bounds(limits: &Limits, job_bytes: u64) -> Bounds {
         memory_bytes: limits.memory_bytes(),
         depth,
         pending_bytes,
-        log_bytes: limits.log_bytes,
+        log_bytes: limits.log_limit(load),
         // Only `redirect` limits writers for this.
         free_bytes: match limits.policy {
-            StallPolicy::Redirect => job_bytes.saturating_mul(3),
+            StallPolicy::Redirect => load.job_bytes.saturating_mul(3),
             _ => 0,
         },
     }

@@ -4,35 +4,43 @@
 //! Pins are counts in memory: an open begins without any. Whoever pins a segment also holds the log
 //! from there on until the pin is taken, so a pinned segment exists.
 //!
+//! A pinned segment has one open file, which all pins share, unless it was too short for a later
+//! pin.
+//!
 //! Threading: a mutex, which is held over nothing else. A pin may be dropped on any thread.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Mutex, ReadFile, Result, Runtime};
 
 use crate::env::Env;
 
 /// See the module.
 pub(crate) struct SegmentPins {
-    counts: Mutex<BTreeMap<u32, usize>>,
+    pinned: Mutex<BTreeMap<u32, Pinned>>,
+}
+
+struct Pinned {
+    count: usize,
+    file: Option<Weak<dyn ReadFile>>,
 }
 
 impl SegmentPins {
     pub(super) fn new(runtime: &Runtime) -> SegmentPins {
         SegmentPins {
-            counts: runtime.mutex(BTreeMap::new()),
+            pinned: runtime.mutex(BTreeMap::new()),
         }
     }
 
     /// Whether somebody has pinned the segment.
     pub(crate) fn is_pinned(&self, segment: u32) -> bool {
-        self.counts.lock().contains_key(&segment)
+        self.pinned.lock().contains_key(&segment)
     }
 
-    /// The number of pins: that of open files of the log.
+    /// The number of pinned segments, which is about that of their open files.
     pub(crate) fn count(&self) -> usize {
-        self.counts.lock().values().sum()
+        self.pinned.lock().len()
     }
 }
 
@@ -44,27 +52,61 @@ pub(crate) struct SegmentPin {
 
 impl SegmentPin {
     pub(crate) fn new(env: &Arc<Env>, segment: u32) -> SegmentPin {
-        let mut counts = env.segment_pins().counts.lock();
-        *counts.entry(segment).or_default() += 1;
+        let mut pinned = env.segment_pins().pinned.lock();
+        let new = || Pinned {
+            count: 0,
+            file: None,
+        };
+        pinned.entry(segment).or_insert_with(new).count += 1;
+        drop(pinned);
         SegmentPin {
             env: env.clone(),
             segment,
         }
     }
+
+    /// The segment's file with at least `len` bytes. `open` opens it if no pin has it.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn file(
+        &self,
+        len: u64,
+        open: impl FnOnce() -> Result<Arc<dyn ReadFile>>,
+    ) -> Result<Arc<dyn ReadFile>> {
+        let pins = self.env.segment_pins();
+        let known = || {
+            let pinned = pins.pinned.lock();
+            pinned.get(&self.segment)?.file.as_ref()?.upgrade()
+        };
+        if let Some(file) = known().filter(|file| file.len() >= len) {
+            return Ok(file);
+        }
+        let file = open()?;
+        if let Some(pinned) = pins.pinned.lock().get_mut(&self.segment) {
+            pinned.file = Some(Arc::downgrade(&file));
+        }
+        Ok(file)
+    }
+
+    /// Whether the store is being closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.env.is_closing()
+    }
 }
 
 impl Drop for SegmentPin {
     fn drop(&mut self) {
-        let mut counts = self.env.segment_pins().counts.lock();
-        let Some(count) = counts.get_mut(&self.segment) else {
+        let mut pinned = self.env.segment_pins().pinned.lock();
+        let Some(own) = pinned.get_mut(&self.segment) else {
             return;
         };
-        *count -= 1;
-        if *count > 0 {
+        own.count -= 1;
+        if own.count > 0 {
             return;
         }
-        counts.remove(&self.segment);
-        drop(counts);
+        pinned.remove(&self.segment);
+        drop(pinned);
         // Maintenance deletes the segment if it lies below the log's start.
         self.env.maintenance().notify();
     }

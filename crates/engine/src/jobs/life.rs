@@ -353,6 +353,16 @@ impl Jobs {
         }
         let error = ended.into_error();
         if let What::Flush(source) = &work.what
+            && source.mem.damaged_count() >= REJECTIONS_MAX
+        {
+            let name = &work.keyspace.name;
+            let count = source.mem.damaged_count();
+            self.env.health().poison(&error.clone().context(format!(
+                "keyspace `{name}` cannot be flushed: {count} times in a row a value in the log was \
+                 not what was written"
+            )));
+        }
+        if let What::Flush(source) = &work.what
             && is_rejected
             && attempt.location == 0
         {

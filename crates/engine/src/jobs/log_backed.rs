@@ -26,6 +26,7 @@ use crate::tree::memtable::in_log::LogSegment;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::Result;
 use crate::types::options::StallPolicy;
+use crate::types::pressure::Limits;
 
 /// Values of at least this size are left in the log. A smaller one would hardly free memory, and a
 /// flush would read it alone.
@@ -37,8 +38,22 @@ const LEAST_SIMULATED_BYTES: usize = ValueAddress::BYTES + 8;
 /// A memtable keeps its values if they lie in more segments than this.
 const SEGMENTS_MAX: usize = 8;
 
-/// The most files of the log that are open for memtables.
-const OPEN_MAX: usize = 256;
+/// The most segments that are pinned, and their files open, ...
+const PINNED_MAX: usize = 256;
+
+/// ... and the part (one divided by it) of the files that the storage can have open.
+const OPEN_PART: u64 = 8;
+
+/// Free segments that the log's storage has at least.
+const LOG_SEGMENTS_FREE: u64 = 8;
+
+/// A memtable keeps its values if the log between its first and its last record has more than this
+/// many times its bytes.
+const LOG_FACTOR: u64 = 4;
+
+/// Flushes are not deferred if a keyspace has this many times as many log-backed memtables as level
+/// 0 may have runs: each get looks at all of them.
+const COUNT_FACTOR: u64 = 4;
 
 /// A flush is deferred while the log has at most this part of the bytes at which writers stop.
 const LOG_PART: (u64, u64) = (5, 8);
@@ -83,6 +98,7 @@ pub(super) struct Deferral<'a> {
     log_bytes: u64,
     /// The longest time for which a flush is deferred, if nothing happens.
     longest: Duration,
+    defers_any: bool,
 }
 
 impl Deferral<'_> {
@@ -93,35 +109,58 @@ impl Deferral<'_> {
             since_open: jobs.commit.stalls().since_open(),
             log_bytes: jobs.catalog.log_bytes(),
             longest: Duration::ZERO,
+            defers_any: false,
         }
     }
 
     /// Whether the flush of this sealed memtable waits: until the memtable has left its values in
     /// the log, or, if it has, while the burst goes on that fills the next ones.
     pub(super) fn defers(&mut self, keyspace: &KeyspaceCore, source: &MemSource) -> bool {
-        let env = &self.jobs.env;
+        let left = keyspace.watch.burst_ends().saturating_sub(self.since_open);
         let is_wanted = source.id <= keyspace.wanted_flush();
-        if !self.is_on || is_wanted || !keyspace.watch.is_behind() {
+        if !self.is_on || is_wanted || !keyspace.watch.is_behind() || left.is_zero() {
             return false;
         }
         let view = keyspace.view();
-        if !source.mem.is_log_backed() {
-            return view.sealed_count >= 2
-                && !source.keeps_values.load(Ordering::Acquire)
-                && has_open_files_left(env);
-        }
-        let left = keyspace.watch.burst_ends().saturating_sub(self.since_open);
         let limits = keyspace.limits();
-        let (part, whole) = LOG_PART;
-        let defers = !left.is_zero()
-            && self.log_bytes <= limits.log_bytes / whole * part
-            && view.log_backed_bytes <= limits.key_bytes()
-            // The log does not need the bandwidth of a second location.
-            && !env.locations().exists();
+        let defers = match source.mem.is_log_backed() {
+            true => self.defers_log_backed(&view, source, &limits),
+            false => self.leaves_values_soon(&view, source, &limits),
+        };
         if defers {
             self.longest = self.longest.max(left);
+            self.defers_any = true;
         }
         defers
+    }
+
+    fn defers_log_backed(&self, view: &KeyspaceView, source: &MemSource, limits: &Limits) -> bool {
+        let (part, whole) = LOG_PART;
+        let log_bytes = limits.log_bytes.max(limits.redirect_log_bytes);
+        // A newer run cannot move down before this one is installed.
+        let first_run = view.sources.iter().find(|s| matches!(s, Source::Run(_)));
+        let is_below_run = first_run.is_some_and(|run| run.seqs().lo >= source.seqs().hi);
+        self.log_bytes <= log_bytes / whole * part
+            && view.log_backed_bytes <= limits.key_bytes()
+            && view.log_backed_count as u64 <= COUNT_FACTOR * limits.l0_stop
+            && !is_below_run
+            // The log does not need the bandwidth of a second location.
+            && !self.jobs.env.locations().exists()
+    }
+
+    /// Whether the memtable is one of those that the task of this module is about to reach. If too
+    /// many wait for it, flushes help.
+    fn leaves_values_soon(&self, view: &KeyspaceView, source: &MemSource, limits: &Limits) -> bool {
+        let whole = (view.sealed_count - view.log_backed_count) as u64;
+        view.sealed_count >= 2
+            && whole < limits.sealed_memtables.max(2)
+            && !source.keeps_values.load(Ordering::Acquire)
+            && has_open_files_left(&self.jobs.env)
+    }
+
+    /// Whether any flush is deferred.
+    pub(super) fn defers_any(&self) -> bool {
+        self.defers_any
     }
 
     /// Notes for compactions and for the task of this module until when flushes are deferred.
@@ -134,7 +173,9 @@ impl Deferral<'_> {
 }
 
 fn has_open_files_left(env: &Env) -> bool {
-    env.segment_pins().count() + SEGMENTS_MAX <= OPEN_MAX
+    let open = env.storages().log.open_objects_max();
+    let most = open.map_or(PINNED_MAX, |open| (open / OPEN_PART) as usize);
+    env.segment_pins().count() + SEGMENTS_MAX <= most.min(PINNED_MAX)
 }
 
 /// The next memtable to leave its values in the log, marked as being flushed: of those that wait,
@@ -148,12 +189,19 @@ fn take(jobs: &Jobs) -> Option<(Arc<KeyspaceCore>, Arc<MemSource>)> {
     if !has_room(env, &map) {
         return None;
     }
+    let log = &env.storages_at_once().log;
+    let needed = LOG_SEGMENTS_FREE * env.options().log_segment_bytes;
+    if log.free_bytes().is_some_and(|free| free < needed) {
+        return None;
+    }
+    let since_open = jobs.commit.stalls().since_open();
     let _schedule = jobs.schedule.lock();
     let mut best: Option<(Arc<KeyspaceCore>, Arc<MemSource>)> = None;
     for keyspace in map.by_id.values() {
         let view = keyspace.view();
         // While one memtable waits or is flushed, the next one leaves its values.
-        if !keyspace.is_created() || !keyspace.watch.is_behind() || view.sealed_count < 2 {
+        let is_burst = keyspace.watch.is_behind() && keyspace.watch.burst_ends() > since_open;
+        if !keyspace.is_created() || !is_burst || view.sealed_count < 2 {
             continue;
         }
         let waits = |m: &&Arc<MemSource>| {
@@ -188,13 +236,14 @@ pub(crate) fn leave_values(jobs: &Jobs) -> bool {
         jobs,
         source: &source,
     };
+    // It is tried once, whatever happens.
+    source.keeps_values.store(true, Ordering::Release);
     let made = build(jobs, &keyspace, &source);
     if let Err(error) = &made {
         tracing::debug!(keyspace = &*keyspace.name, %error, "values stay in memory");
     }
-    match made {
-        Ok(Some(mem)) => install(jobs, &keyspace, &source, mem),
-        _ => source.keeps_values.store(true, Ordering::Release),
+    if let Ok(Some(mem)) = made {
+        install(jobs, &keyspace, &source, mem);
     }
     drop(unmark);
     true
@@ -236,7 +285,9 @@ fn build(jobs: &Jobs, keyspace: &KeyspaceCore, source: &MemSource) -> Result<Opt
         false => left <= mem.used_bytes() / 4,
     };
     let parts = jobs.wal.parts_between(first, last);
-    if !is_worth || parts.len() > SEGMENTS_MAX {
+    let log_bytes = parts.iter().map(|part| u64::from(part.to - part.from));
+    let is_long = log_bytes.sum::<u64>() > LOG_FACTOR * mem.used_bytes();
+    if !is_worth || is_long || parts.len() > SEGMENTS_MAX {
         return Ok(None);
     }
     let storage = &env.storages_at_once().log;
@@ -246,7 +297,7 @@ fn build(jobs: &Jobs, keyspace: &KeyspaceCore, source: &MemSource) -> Result<Opt
     for part in &parts {
         // The memtable holds the log, so the segment exists.
         let pin = SegmentPin::new(env, part.segment);
-        let file = storage.open(&segment_name(part.segment))?;
+        let file = pin.file(part.to.into(), || storage.open(&segment_name(part.segment)))?;
         let mut note = |sequence: u64, entry: &Entry<'_>, offset: u32| {
             let is_own =
                 entry.keyspace == keyspace.id && sequence > numbers.lo && sequence <= numbers.hi;

@@ -11,7 +11,7 @@ use siltstone_table::job::KeyBounds;
 use siltstone_table::retain::RangeDelete;
 
 use crate::tree::memtable::{Memtable, MemtableIter};
-use crate::types::error::Error;
+use crate::types::error::{Error, ErrorKind};
 
 /// A sealed memtable as a job's stream.
 pub(crate) struct MemtableSource {
@@ -60,7 +60,10 @@ struct MemtableStream {
 
 /// The error for a value that cannot be read in the log. The next flush tries it again.
 #[cold]
-fn unread(error: Error) -> TableError {
+fn unread(mem: &Memtable, error: Error) -> TableError {
+    if error.kind() == ErrorKind::Corruption {
+        mem.count_damage();
+    }
     let known = error.storage().cloned();
     let made = known.unwrap_or_else(|| {
         StorageError::new(StorageErrorKind::Io, "read", "the log", error.to_string())
@@ -85,7 +88,8 @@ impl EntryStream for MemtableStream {
         let value = match self.iter.memtable().is_log_backed() {
             true => {
                 self.value.clear();
-                self.iter.append_value(&mut self.value).map_err(unread)?;
+                let read = self.iter.append_value(&mut self.value);
+                read.map_err(|error| unread(self.iter.memtable(), error))?;
                 &self.value
             }
             false => self.iter.value(),

@@ -115,6 +115,8 @@ struct Round<'a> {
     shown: Vec<Left>,
     /// Whether work was left without a question, so that `shown` lacks it.
     is_partial: bool,
+    /// Whether a flush waits for the end of a burst.
+    defers_flushes: bool,
 }
 
 /// The next piece of work, reserved for the caller.
@@ -143,6 +145,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             left: Vec::new(),
             shown: Vec::new(),
             is_partial: false,
+            defers_flushes: false,
         };
         match round.walk() {
             Found::Work(work) => return Some(*work),
@@ -207,7 +210,8 @@ impl Round<'_> {
         if let Some(found) = self.flushes(&mut schedule, &map) {
             return found;
         }
-        if !schedule.runs(JobKind::Flush) && self.waiting.is_empty() {
+        let has_none = self.waiting.is_empty() && !self.defers_flushes;
+        if !schedule.runs(JobKind::Flush) && has_none {
             jobs.env.failures().forget_kind(JobKind::Flush);
         }
         let flushes_only = self.taker == Taker::Worker(Role::Flushes);
@@ -350,6 +354,7 @@ impl Round<'_> {
             }
         }
         deferral.note();
+        self.defers_flushes = deferral.defers_any();
         due.sort_by_key(|(is_later, turn, _, source)| (*is_later, *turn, source.id));
         for (_, _, keyspace, source) in due {
             let found = self.start(schedule, keyspace, What::Flush(source));

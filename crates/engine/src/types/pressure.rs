@@ -154,6 +154,8 @@ pub struct Load {
     /// Of these, the ones whose values are in the log. Of what these have in memory, `sealed_bytes`
     /// has only the bytes beyond [`Limits::key_bytes`].
     pub log_backed_memtable_count: u64,
+    /// About the bytes of the log that log-backed memtables of all keyspaces need.
+    pub log_backed_bytes: u64,
     /// Level-0 runs of the keyspace.
     pub l0_run_count: u64,
     /// The most level-0 runs that have tables over one key.
@@ -190,9 +192,12 @@ pub struct Limits {
     pub pending_slowdown: u64,
     /// Writers stop when compactions have this many bytes to read.
     pub pending_stop: u64,
-    /// Writers stop at this number of log bytes: twice the number at which flushes are forced, or
-    /// with `redirect` the number up to which values may stay in the log.
+    /// Writers stop at this number of log bytes: twice the number at which flushes are forced.
+    /// [`Limits::log_limit`] adds what log-backed memtables need.
     pub log_bytes: u64,
+    /// The number of log bytes up to which memtables may leave their values in the log; 0 except
+    /// with `redirect`.
+    pub redirect_log_bytes: u64,
     /// The size of a memtable, in bytes.
     pub memtable_bytes: u64,
 }
@@ -207,11 +212,11 @@ impl Limits {
             l0_stop: keyspace.l0_stop_count.into(),
             pending_slowdown: keyspace.pending_slowdown_bytes,
             pending_stop: keyspace.pending_stop_bytes,
-            log_bytes: match options.stall_policy {
+            log_bytes: options.log_bytes_max.saturating_mul(2),
+            redirect_log_bytes: match options.stall_policy {
                 StallPolicy::Redirect => options.redirect_log_bytes_max,
                 _ => 0,
-            }
-            .max(options.log_bytes_max.saturating_mul(2)),
+            },
             memtable_bytes: keyspace.memtable_bytes,
         }
     }
@@ -229,6 +234,16 @@ impl Limits {
     /// Whether writers are slowed down before they are stopped.
     fn slows(&self) -> bool {
         matches!(self.policy, StallPolicy::Slowdown | StallPolicy::Adoc)
+    }
+
+    /// The number of log bytes at which writers of a keyspace with this load stop. A keyspace that
+    /// has left values in the log stops at the limit for that. Another one does not pay for what it
+    /// has not left there.
+    pub fn log_limit(&self, load: &Load) -> u64 {
+        match load.log_backed_memtable_count > 0 && self.policy == StallPolicy::Redirect {
+            true => self.log_bytes.max(self.redirect_log_bytes),
+            false => self.log_bytes.saturating_add(load.log_backed_bytes),
+        }
     }
 
     /// The bytes that memtables whose values are in the log may take in memory, besides
@@ -299,7 +314,7 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
         return redirect(load, limits);
     }
     let stop = |cause, limit| Decision::Stop { cause, limit };
-    if load.sealed_memtable_count >= limits.sealed_memtables {
+    if load.whole_memtable_count() >= limits.sealed_memtables {
         return stop(StallCause::SealedMemtables, limits.sealed_memtables);
     }
     if load.l0_depth >= limits.l0_stop {
@@ -308,10 +323,11 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
     if load.pending_bytes >= limits.pending_stop {
         return stop(StallCause::PendingStop, limits.pending_stop);
     }
-    if load.log_bytes >= limits.log_bytes && load.sealed_memtable_count > 0 {
+    let log_limit = limits.log_limit(load);
+    if load.log_bytes >= log_limit && load.sealed_memtable_count > 0 {
         // A keyspace without a sealed memtable does not hold the log, or its flush is about to be
         // forced.
-        return stop(StallCause::LogBytes, limits.log_bytes);
+        return stop(StallCause::LogBytes, log_limit);
     }
     match limits.slows() {
         true => slow(load, limits),
@@ -350,15 +366,16 @@ fn slow(load: &Load, limits: &Limits) -> Decision {
     };
     // With a limit of one or two, every memtable would be slowed down from its middle on.
     let last =
-        limits.sealed_memtables >= 3 && load.sealed_memtable_count + 1 == limits.sealed_memtables;
+        limits.sealed_memtables >= 3 && load.whole_memtable_count() + 1 == limits.sealed_memtables;
     let memtable = match limits.memtable_bytes {
         full if last => way(full / 2, load.active_bytes, full),
         _ => 0,
     };
-    let log_from = limits.log_bytes / 4 * 3;
+    let log_limit = limits.log_limit(load);
+    let log_from = log_limit / 4 * 3;
     let log = match load.sealed_memtable_count {
         0 => 0,
-        _ => way(log_from, load.log_bytes, limits.log_bytes),
+        _ => way(log_from, load.log_bytes, log_limit),
     };
     let causes = [
         (l0, StallCause::L0Slowdown, limits.l0_slowdown),
@@ -406,21 +423,20 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     let held = load.sealed_bytes.saturating_add(active);
     let held = held.saturating_sub(load.flushed_bytes);
     let has_sealed = load.sealed_memtable_count > 0;
+    let log_limit = limits.log_limit(load);
     if has_sealed {
         // Full memtables reach the limit of bytes first.
-        let whole = load.sealed_memtable_count;
-        let whole = whole.saturating_sub(load.log_backed_memtable_count);
-        if whole > limits.sealed_memtables || held >= full {
+        if load.whole_memtable_count() > limits.sealed_memtables || held >= full {
             return stop(StallCause::SealedMemtables, limits.sealed_memtables);
         }
-        if load.log_bytes >= limits.log_bytes {
-            return stop(StallCause::LogBytes, limits.log_bytes);
+        if load.log_bytes >= log_limit {
+            return stop(StallCause::LogBytes, log_limit);
         }
     }
     let memory_from = full / 8 * 7;
-    let log_from = limits.log_bytes / 4 * 3;
+    let log_from = log_limit / 4 * 3;
     let memory = pace(memory_from, held, full).filter(|_| has_sealed);
-    let log = pace(log_from, load.log_bytes, limits.log_bytes).filter(|_| has_sealed);
+    let log = pace(log_from, load.log_bytes, log_limit).filter(|_| has_sealed);
     let depth = load.l0_depth.checked_sub(limits.l0_stop).map(|beyond| {
         // A tenth less for each run, in whole thousandths.
         (0..beyond.min(100)).fold(1000, |pace: u32, _| pace - pace.div_ceil(10))
@@ -465,6 +481,12 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
 }
 
 impl Load {
+    /// The number of sealed memtables that have their values in memory.
+    fn whole_memtable_count(&self) -> u64 {
+        self.sealed_memtable_count
+            .saturating_sub(self.log_backed_memtable_count)
+    }
+
     /// The part of the load that the rate limit of a slowed keyspace uses.
     pub(crate) fn nearness(&self, limits: &Limits, pressure_permille: u32) -> Nearness {
         Nearness {
@@ -505,6 +527,7 @@ mod tests {
         pending_slowdown: 64_000,
         pending_stop: 256_000,
         log_bytes: 1000,
+        redirect_log_bytes: 0,
         memtable_bytes: 400,
     };
 
@@ -538,6 +561,48 @@ mod tests {
     }
 
     #[test]
+    fn values_in_the_log_stop_only_the_keyspace_that_left_them() {
+        let limits = Limits {
+            policy: StallPolicy::Redirect,
+            redirect_log_bytes: 8000,
+            ..LIMITS
+        };
+        let owner = Load {
+            log_backed_memtable_count: 30,
+            log_backed_bytes: 7500,
+            ..load(31, 0, 8000)
+        };
+        assert_eq!(decide(&owner, &limits), stop(StallCause::LogBytes, 8000));
+        let earlier = Load {
+            log_bytes: 5900,
+            ..owner
+        };
+        assert_eq!(decide(&earlier, &limits), Decision::Pass);
+        let other = Load {
+            log_backed_memtable_count: 0,
+            sealed_memtable_count: 1,
+            log_bytes: 6300,
+            ..owner
+        };
+        assert_eq!(decide(&other, &limits), Decision::Pass);
+        assert_eq!(
+            decide(
+                &Load {
+                    log_bytes: 8500,
+                    ..other
+                },
+                &limits
+            ),
+            stop(StallCause::LogBytes, 8500)
+        );
+        // Memtables that left their values there do not stop writers after a change of the policy.
+        for policy in [StallPolicy::Stop, StallPolicy::Slowdown, StallPolicy::Adoc] {
+            let limits = Limits { policy, ..LIMITS };
+            assert_eq!(decide(&earlier, &limits), Decision::Pass, "{policy:?}");
+        }
+    }
+
+    #[test]
     fn in_a_calm_keyspace_every_batch_passes() {
         let mut calm = 0;
         for case in 0..2_u64.pow(13) {
@@ -550,6 +615,7 @@ mod tests {
                 pending_slowdown: 100,
                 pending_stop: 100 * bits(5, 1),
                 log_bytes: 1000 * bits(6, 1),
+                redirect_log_bytes: 0,
                 memtable_bytes: 400,
             };
             let load = Load {

@@ -19,6 +19,7 @@ const LIMITS: Limits = Limits {
     pending_slowdown: u64::MAX,
     pending_stop: u64::MAX,
     log_bytes: 1 << 40,
+    redirect_log_bytes: 0,
     memtable_bytes: 4 * MIB,
 };
 

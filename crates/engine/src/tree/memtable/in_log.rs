@@ -10,6 +10,7 @@
 //! Threading: as for sealed memtables.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use siltstone_storage::ReadFile;
 
@@ -17,7 +18,7 @@ use super::{ArenaPool, InsertError, Memtable};
 use crate::env::segment_pins::SegmentPin;
 use crate::formats::log::values::ValueAddress;
 use crate::tree::settings::no_memory;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Result, closed};
 
 /// The kind of an entry whose value is an address.
 pub(crate) const VALUE_ADDRESS: u8 = 4;
@@ -30,16 +31,12 @@ pub(crate) struct LogSegment {
     segment: u32,
     file: Arc<dyn ReadFile>,
     /// Keeps the segment.
-    _pin: SegmentPin,
+    pin: SegmentPin,
 }
 
 impl LogSegment {
     pub(crate) fn new(segment: u32, file: Arc<dyn ReadFile>, pin: SegmentPin) -> LogSegment {
-        LogSegment {
-            segment,
-            file,
-            _pin: pin,
-        }
+        LogSegment { segment, file, pin }
     }
 }
 
@@ -48,6 +45,8 @@ pub(super) struct LogBacked {
     segments: Vec<LogSegment>,
     /// What [`Memtable::used_bytes`] was before the values were left in the log.
     data_bytes: u64,
+    /// The number of flushes that met bytes in the log that are not the value.
+    damaged_count: AtomicU32,
 }
 
 /// What values of at least a certain size take in a memtable.
@@ -153,8 +152,22 @@ impl Memtable {
         made.log_backed = Some(LogBacked {
             segments,
             data_bytes: self.data_bytes(),
+            damaged_count: AtomicU32::new(0),
         });
         Ok(made)
+    }
+
+    /// A flush has met bytes in the log that are not the value.
+    pub(crate) fn count_damage(&self) {
+        if let Some(in_log) = &self.log_backed {
+            in_log.damaged_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of flushes that met such bytes.
+    pub(crate) fn damaged_count(&self) -> u32 {
+        let in_log = self.log_backed.as_ref();
+        in_log.map_or(0, |in_log| in_log.damaged_count.load(Ordering::Relaxed))
     }
 
     /// Appends the value of an entry that this memtable has to `out`.
@@ -179,7 +192,13 @@ impl Memtable {
             Some((address, segment))
         });
         let (address, segment) = found.ok_or_else(no_address)?;
-        address.read(&*segment.file, out)
+        address.read(&*segment.file, out).map_err(|error| {
+            // The next open of the store has no pins, so it may have taken the segment away.
+            match segment.pin.is_closing() {
+                true => closed(),
+                false => error,
+            }
+        })
     }
 }
 
