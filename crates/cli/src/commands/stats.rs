@@ -316,9 +316,16 @@ fn space(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
 
 /// Prints the levels of a keyspace.
 pub fn levels(out: &mut Out, stats: &Stats, keyspace: &KeyspaceStats) -> Result<(), Failure> {
+    let in_log = match keyspace.log_backed_memtable_count {
+        0 => String::new(),
+        count => format!(
+            " ({count} of them left their values, {}, in the log)",
+            bytes(keyspace.log_backed_bytes)
+        ),
+    };
     outln!(
         out,
-        "keyspace `{}`: memtables {}, {} waiting for their flush",
+        "keyspace `{}`: memtables {}, {} waiting for their flush{in_log}",
         one_line(&keyspace.name),
         bytes(keyspace.memtable_bytes),
         keyspace.sealed_memtable_count
