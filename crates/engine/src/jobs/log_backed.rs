@@ -64,6 +64,8 @@ fn is_possible(env: &Env) -> bool {
     let log = env.storages().log.capabilities();
     live.stall_policy == StallPolicy::Redirect
         && live.redirect_log_bytes_max > 0
+        // Flushes that are behind go to the second location.
+        && !env.locations().exists()
         && log.survives_kill
         && !log.pipelined
         && !env.health().is_no_space()
@@ -144,8 +146,6 @@ impl Deferral<'_> {
             && view.log_backed_bytes <= limits.key_bytes()
             && view.log_backed_count as u64 <= COUNT_FACTOR * limits.l0_stop
             && !is_below_run
-            // The log does not need the bandwidth of a second location.
-            && !self.jobs.env.locations().exists()
     }
 
     /// Whether the memtable is one of those that the task of this module is about to reach. If too

@@ -108,8 +108,6 @@ impl MemSource {
         copied.set_last_position(self.last_position());
         let rejections = self.rejections.load(Ordering::Acquire);
         copied.rejections.store(rejections, Ordering::Release);
-        // If its flush fails, that may be the log's failure and not that of the second location.
-        copied.stays_at_0.store(true, Ordering::Release);
         let held = self.held.load(Ordering::Acquire);
         copied.held.store(held, Ordering::Release);
         copied

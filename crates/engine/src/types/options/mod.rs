@@ -403,8 +403,8 @@ settings_table! {
         /// than they are flushed leave their values of at least 512 bytes in the log, and are
         /// flushed later. The next open reads what was not flushed before a crash or a close; an
         /// open for reading needs as much in `replay_bytes_max`. Writers of such a keyspace stop at
-        /// this number, or at twice `log_bytes_max` if that is more. With 0, no values are left in
-        /// the log.
+        /// this number, or at twice `log_bytes_max` if that is more. With 0, or with a
+        /// `redirect_dir`, no values are left in the log.
         redirect_log_bytes_max: u64 = 8 << 30, "bytes",
             "From 0 B to 1024 TiB; default 8 GiB.",
             within(0, 1 << 50), WhileOpen;
