@@ -85,7 +85,8 @@ fn compactions_yield_to_the_program_and_flushes_a_little() {
             // The last worker takes flushes only if there are many.
             "silt-compaction" | "silt-worker-2" => 7,
             name if name.starts_with("subjob-") => 7,
-            name if name.starts_with("silt-worker") || name == "silt-supplies" => 3,
+            "silt-supplies" | "silt-log-values" => 3,
+            name if name.starts_with("silt-worker") => 3,
             _ => 0,
         };
         assert!(

@@ -352,15 +352,8 @@ impl Jobs {
             return Err(Stopped::Elsewhere);
         }
         let error = ended.into_error();
-        if let What::Flush(source) = &work.what
-            && source.mem.damaged_count() >= REJECTIONS_MAX
-        {
-            let name = &work.keyspace.name;
-            let count = source.mem.damaged_count();
-            self.env.health().poison(&error.clone().context(format!(
-                "keyspace `{name}` cannot be flushed: {count} times in a row a value in the log was \
-                 not what was written"
-            )));
+        if let What::Flush(source) = &work.what {
+            refuse_damaged_log(&self.env, &work.keyspace, source, &error);
         }
         if let What::Flush(source) = &work.what
             && is_rejected
@@ -451,6 +444,19 @@ fn span(work: &Work) -> tracing::Span {
 
 /// After this many rejected flushes of one memtable the store refuses writes.
 const REJECTIONS_MAX: u32 = 3;
+
+/// Refuses writes if flushes of a memtable have met [`REJECTIONS_MAX`] times a value in the log that
+/// is not what was written: otherwise the flush would run again for ever.
+fn refuse_damaged_log(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
+    let count = source.mem.damaged_count();
+    if count >= REJECTIONS_MAX {
+        let name = &keyspace.name;
+        env.health().poison(&error.clone().context(format!(
+            "keyspace `{name}` cannot be flushed: {count} times a value in the log was not what \
+             was written"
+        )));
+    }
+}
 
 /// Counts a flush whose tables differ from the memtable. The flush runs again. After
 /// [`REJECTIONS_MAX`] rejections the store refuses writes, because otherwise the log and the memory

@@ -12,21 +12,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use crate::catalog::KeyspaceMap;
-use crate::env::Env;
 use crate::env::segment_pins::SegmentPin;
 use crate::formats::batch::Entry;
 use crate::formats::log::format::segment_name;
 use crate::formats::log::values::{ValueAddress, puts_of};
 use crate::jobs::Jobs;
+use crate::jobs::deferral::{SEGMENTS_MAX, has_open_files_left, has_room, is_possible};
 use crate::tree::memtable::Memtable;
 use crate::tree::memtable::in_log::LogSegment;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
 use crate::types::error::Result;
-use crate::types::options::StallPolicy;
-use crate::types::pressure::Limits;
 
 /// Values of at least this size are left in the log. A smaller one would hardly free memory, and a
 /// flush would read it alone.
@@ -35,148 +31,12 @@ const LEAST_VALUE_BYTES: usize = 512;
 /// The same in simulated runs, whose values are small.
 const LEAST_SIMULATED_BYTES: usize = ValueAddress::BYTES + 8;
 
-/// A memtable keeps its values if they lie in more segments than this.
-const SEGMENTS_MAX: usize = 8;
-
-/// The most segments that are pinned, and their files open, ...
-const PINNED_MAX: usize = 256;
-
-/// ... and the part (one divided by it) of the files that the storage can have open.
-const OPEN_PART: u64 = 8;
-
 /// Free segments that the log's storage has at least.
 const LOG_SEGMENTS_FREE: u64 = 8;
 
 /// A memtable keeps its values if the log between its first and its last record has more than this
 /// many times its bytes.
 const LOG_FACTOR: u64 = 4;
-
-/// Flushes are not deferred if a keyspace has this many times as many log-backed memtables as level
-/// 0 may have runs: each get looks at all of them.
-const COUNT_FACTOR: u64 = 4;
-
-/// A flush is deferred while the log has at most this part of the bytes at which writers stop.
-const LOG_PART: (u64, u64) = (5, 8);
-
-/// Whether memtables of this store may leave values in the log at all.
-fn is_possible(env: &Env) -> bool {
-    let live = env.live();
-    let log = env.storages().log.capabilities();
-    live.stall_policy == StallPolicy::Redirect
-        && live.redirect_log_bytes_max > 0
-        // Flushes that are behind go to the second location.
-        && !env.locations().exists()
-        && log.survives_kill
-        && !log.pipelined
-        && !env.health().is_no_space()
-        && !env.health().is_poisoned()
-        && !env.outage().is_unreachable()
-        && !env.is_closing()
-}
-
-/// Whether there is room for what the flushes of log-backed memtables have to write, and for the
-/// compactions after them.
-fn has_room(env: &Env, map: &KeyspaceMap) -> bool {
-    let Some(free) = env.free_bytes() else {
-        return true;
-    };
-    let (mut owed, mut job, mut memtable) = (0_u64, 0, 0);
-    for keyspace in map.by_id.values() {
-        let view = keyspace.view();
-        let backed = view.sealed().filter(|m| m.mem.is_log_backed());
-        owed += backed.map(|m| m.mem.data_bytes()).sum::<u64>();
-        job = job.max(keyspace.short_space().1);
-        memtable = memtable.max(keyspace.limits().memtable_bytes);
-    }
-    free >= 2 * owed + 3 * job + 2 * memtable
-}
-
-/// Which flushes are deferred, as of one search for work.
-pub(super) struct Deferral<'a> {
-    jobs: &'a Jobs,
-    /// Whether any may be.
-    is_on: bool,
-    since_open: Duration,
-    log_bytes: u64,
-    /// The longest time for which a flush is deferred, if nothing happens.
-    longest: Duration,
-    defers_any: bool,
-}
-
-impl Deferral<'_> {
-    pub(super) fn now(jobs: &Jobs) -> Deferral<'_> {
-        Deferral {
-            jobs,
-            is_on: is_possible(&jobs.env) && has_room(&jobs.env, &jobs.catalog.keyspaces()),
-            since_open: jobs.commit.stalls().since_open(),
-            log_bytes: jobs.catalog.log_bytes(),
-            longest: Duration::ZERO,
-            defers_any: false,
-        }
-    }
-
-    /// Whether the flush of this sealed memtable waits: until the memtable has left its values in
-    /// the log, or, if it has, while the burst goes on that fills the next ones.
-    pub(super) fn defers(&mut self, keyspace: &KeyspaceCore, source: &MemSource) -> bool {
-        let left = keyspace.watch.burst_ends().saturating_sub(self.since_open);
-        let is_wanted = source.id <= keyspace.wanted_flush();
-        if !self.is_on || is_wanted || !keyspace.watch.is_behind() || left.is_zero() {
-            return false;
-        }
-        let view = keyspace.view();
-        let limits = keyspace.limits();
-        let defers = match source.mem.is_log_backed() {
-            true => self.defers_log_backed(&view, source, &limits),
-            false => self.leaves_values_soon(&view, source, &limits),
-        };
-        if defers {
-            self.longest = self.longest.max(left);
-            self.defers_any = true;
-        }
-        defers
-    }
-
-    fn defers_log_backed(&self, view: &KeyspaceView, source: &MemSource, limits: &Limits) -> bool {
-        let (part, whole) = LOG_PART;
-        let log_bytes = limits.log_bytes.max(limits.redirect_log_bytes);
-        // A newer run cannot move down before this one is installed.
-        let first_run = view.sources.iter().find(|s| matches!(s, Source::Run(_)));
-        let is_below_run = first_run.is_some_and(|run| run.seqs().lo >= source.seqs().hi);
-        self.log_bytes <= log_bytes / whole * part
-            && view.log_backed_bytes <= limits.key_bytes()
-            && view.log_backed_count as u64 <= COUNT_FACTOR * limits.l0_stop
-            && !is_below_run
-    }
-
-    /// Whether the memtable is one of those that the task of this module is about to reach. If too
-    /// many wait for it, flushes help.
-    fn leaves_values_soon(&self, view: &KeyspaceView, source: &MemSource, limits: &Limits) -> bool {
-        let whole = (view.sealed_count - view.log_backed_count) as u64;
-        view.sealed_count >= 2
-            && whole < limits.sealed_memtables.max(2)
-            && !source.keeps_values.load(Ordering::Acquire)
-            && has_open_files_left(&self.jobs.env)
-    }
-
-    /// Whether any flush is deferred.
-    pub(super) fn defers_any(&self) -> bool {
-        self.defers_any
-    }
-
-    /// Notes for compactions and for the task of this module until when flushes are deferred.
-    pub(super) fn note(&self) {
-        let env = &self.jobs.env;
-        if !self.longest.is_zero() {
-            env.flush_load().set_deferring(env.now() + self.longest);
-        }
-    }
-}
-
-fn has_open_files_left(env: &Env) -> bool {
-    let open = env.storages().log.open_objects_max();
-    let most = open.map_or(PINNED_MAX, |open| (open / OPEN_PART) as usize);
-    env.segment_pins().count() + SEGMENTS_MAX <= most.min(PINNED_MAX)
-}
 
 /// The next memtable to leave its values in the log, marked as being flushed: of those that wait,
 /// the one that needs the oldest part of the log.

@@ -29,7 +29,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
-use crate::jobs::log_backed::Deferral;
+use crate::jobs::deferral::Deferral;
 use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
@@ -331,7 +331,8 @@ impl Round<'_> {
             return None;
         }
         let mut due = Vec::new();
-        let mut deferral = Deferral::now(self.jobs);
+        let since_open = self.jobs.commit.stalls().since_open();
+        let mut deferral = Deferral::now(&self.jobs.catalog, since_open);
         let oldest = self.jobs.catalog.overdue_log();
         for keyspace in map.by_id.values() {
             // The keyspace's create edit must be durable first. A notification follows that edit.

@@ -14,7 +14,7 @@ use siltstone_storage::ReadFile;
 use super::format::{RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, segment_name};
 use super::position::Position;
 use super::reader::SegmentReader;
-use crate::formats::batch::{Entries, Entry};
+use crate::formats::batch::{Entries, Entry, EntryKind};
 use crate::types::error::{Error, Result};
 
 /// A part of a segment that consists of whole records.
@@ -124,15 +124,14 @@ pub(crate) fn puts_of(
         let header = &record.header;
         if header.kind == RecordKind::Group as u8 {
             let begin = at + header.len() as u64;
-            let mut sequence = header.first_sequence;
-            for entry in Entries::new(payload) {
+            let numbered = (header.first_sequence..).zip(Entries::new(payload));
+            for (sequence, entry) in numbered {
                 let entry = entry.map_err(|entry| entry.into_error("a record of the log"))?;
-                if entry.kind == crate::formats::batch::EntryKind::Put {
+                if entry.kind == EntryKind::Put {
                     // The value is a part of the payload.
                     let offset = entry.value.as_ptr().addr() - payload.as_ptr().addr();
                     found(sequence, &entry, (begin + offset as u64) as u32);
                 }
-                sequence += 1;
             }
         }
         at = record.end.into();
