@@ -144,4 +144,5 @@ stories! {
     a_crash_in_a_burst_loses_nothing
     a_flush_that_was_asked_for_is_not_deferred
     damage_under_a_value_in_the_log_is_named
+    a_log_that_cannot_be_read_back_keeps_no_values
 }

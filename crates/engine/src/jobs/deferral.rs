@@ -28,11 +28,12 @@ const COUNT_FACTOR: u64 = 4;
 /// A flush is deferred while the log has at most this part of the bytes at which writers stop.
 const LOG_PART: (u64, u64) = (5, 8);
 
-/// Whether memtables of this store may leave values in the log at all.
+/// Whether any memtable of this store may leave values in the log now.
 pub(super) fn is_possible(env: &Env) -> bool {
     let live = env.live();
     let log = env.storages().log.capabilities();
-    live.stall_policy == StallPolicy::Redirect
+    env.flush_load().is_behind()
+        && live.stall_policy == StallPolicy::Redirect
         && live.redirect_log_bytes_max > 0
         // Flushes that are behind go to the second location.
         && !env.locations().exists()

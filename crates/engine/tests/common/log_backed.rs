@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use siltstone::{ErrorKind, IterOptions, Keyspace, StallPolicy};
 use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::{OpKind, Runtime, Storage};
+use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
 
 use super::*;
 
@@ -35,6 +35,11 @@ pub const ALL: &[Story] = &[
         "damage_under_a_value_in_the_log_is_named",
         4,
         damage_under_a_value_in_the_log_is_named,
+    ),
+    (
+        "a_log_that_cannot_be_read_back_keeps_no_values",
+        4,
+        a_log_that_cannot_be_read_back_keeps_no_values,
     ),
 ];
 
@@ -288,4 +293,28 @@ fn damage_under_a_value_in_the_log_is_named(rt: Runtime, seed: u64) {
         }
     }
     assert!(is_named, "no value was read in the log");
+}
+
+/// Reads of the log fail, or return other bytes, while memtables would leave their values there.
+/// They keep them, and everything is flushed and read as ever.
+fn a_log_that_cannot_be_read_back_keeps_no_values(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(burst_options());
+    let ks = store.default_keyspace().unwrap();
+    let fault = match seed % 2 {
+        0 => Fault::Fail(StorageErrorKind::Io),
+        _ => Fault::FlipRandom { seed },
+    };
+    let mut model = Model::new();
+    slow_flushes(&disk);
+    disk.faults
+        .add(Rule::on_reads(fault).ending(".log").for_good());
+    write_burst(&ks, &mut model, 250, seed);
+    rt.sleep(Duration::from_millis(50));
+    // A flipped bit may lie where no record of the memtable is.
+    assert!(seed % 2 == 1 || log_backed(&store) == 0);
+    disk.faults.clear();
+    check_reads(&ks, &model);
+    store.flush().unwrap();
+    check_reads(&ks, &model);
 }
