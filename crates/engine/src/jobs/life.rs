@@ -353,13 +353,10 @@ impl Jobs {
         }
         let error = ended.into_error();
         if let What::Flush(source) = &work.what {
+            if is_rejected && attempt.location == 0 {
+                count_rejection(&self.env, &work.keyspace, source, &error);
+            }
             refuse_damaged_log(&self.env, &work.keyspace, source, &error);
-        }
-        if let What::Flush(source) = &work.what
-            && is_rejected
-            && attempt.location == 0
-        {
-            count_rejection(&self.env, &work.keyspace, source, &error);
         }
         Err(error.into())
     }

@@ -14,11 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use siltstone_storage::ReadFile;
 
-use super::{ArenaPool, InsertError, Memtable};
+use super::{ArenaError, ArenaPool, InsertError, Memtable};
 use crate::env::segment_pins::SegmentPin;
 use crate::formats::log::values::ValueAddress;
-use crate::tree::settings::no_memory;
-use crate::types::error::{Error, Result, closed};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 
 /// The kind of an entry whose value is an address.
 pub(crate) const VALUE_ADDRESS: u8 = 4;
@@ -122,7 +121,7 @@ impl Memtable {
         }
         let entries = self.entry_count() as usize;
         let bytes = Memtable::arena_bytes_for(entries, key_bytes, value_bytes);
-        let arena = arenas.take_exactly(bytes).map_err(no_memory)?;
+        let arena = arenas.take_exactly(bytes).map_err(no_arena)?;
         let mut made = Memtable::new(arena);
         let mut writer = made.writer();
         // The versions of a key, newest first. They are inserted in the order of their numbers.
@@ -200,6 +199,11 @@ impl Memtable {
             }
         })
     }
+}
+
+#[cold]
+fn no_arena(cause: ArenaError) -> Error {
+    Error::new(ErrorKind::NoSpace, cause.to_string())
 }
 
 #[cold]
