@@ -42,6 +42,7 @@ use siltstone_storage::{JoinHandle, Mutex};
 use slots::Slots;
 use stand_ins::StandIns;
 
+use crate::jobs::deferral::has_task;
 use crate::jobs::work::Role;
 use crate::services::parts::Parts;
 use crate::stats::stats_file::{self, OwnFile};
@@ -117,8 +118,10 @@ impl Background {
         })?;
         let all = parts.clone();
         self.spawn("silt-supplies", move || supplies::supply(&all))?;
-        let all = parts.clone();
-        self.spawn("silt-log-values", move || log_values::serve(&all))?;
+        if has_task(&parts.env) {
+            let all = parts.clone();
+            self.spawn("silt-log-values", move || log_values::serve(&all))?;
+        }
         if parts.env.locations().exists() {
             let all = parts.clone();
             let task = self.task("silt-location", move || second_location::serve(&all))?;

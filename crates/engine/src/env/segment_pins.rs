@@ -10,6 +10,7 @@
 //! Threading: a mutex, which is held over nothing else. A pin may be dropped on any thread.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use siltstone_storage::{Mutex, ReadFile, Result, Runtime};
@@ -19,6 +20,8 @@ use crate::env::Env;
 /// See the module.
 pub(crate) struct SegmentPins {
     pinned: Mutex<BTreeMap<u32, Pinned>>,
+    /// The number of pins, so that a store without any takes no lock.
+    pins: AtomicUsize,
 }
 
 struct Pinned {
@@ -30,12 +33,13 @@ impl SegmentPins {
     pub(super) fn new(runtime: &Runtime) -> SegmentPins {
         SegmentPins {
             pinned: runtime.mutex(BTreeMap::new()),
+            pins: AtomicUsize::new(0),
         }
     }
 
     /// Whether somebody has pinned the segment.
     pub(crate) fn is_pinned(&self, segment: u32) -> bool {
-        self.pinned.lock().contains_key(&segment)
+        self.pins.load(Ordering::SeqCst) > 0 && self.pinned.lock().contains_key(&segment)
     }
 
     /// The number of pinned segments, which is about that of their open files.
@@ -52,7 +56,9 @@ pub(crate) struct SegmentPin {
 
 impl SegmentPin {
     pub(crate) fn new(env: &Arc<Env>, segment: u32) -> SegmentPin {
-        let mut pinned = env.segment_pins().pinned.lock();
+        let pins = env.segment_pins();
+        pins.pins.fetch_add(1, Ordering::SeqCst);
+        let mut pinned = pins.pinned.lock();
         let new = || Pinned {
             count: 0,
             file: None,
@@ -97,7 +103,9 @@ impl SegmentPin {
 
 impl Drop for SegmentPin {
     fn drop(&mut self) {
-        let mut pinned = self.env.segment_pins().pinned.lock();
+        let pins = self.env.segment_pins();
+        pins.pins.fetch_sub(1, Ordering::SeqCst);
+        let mut pinned = pins.pinned.lock();
         let Some(own) = pinned.get_mut(&self.segment) else {
             return;
         };

@@ -28,15 +28,19 @@ const COUNT_FACTOR: u64 = 4;
 /// A flush is deferred while the log has at most this part of the bytes at which writers stop.
 const LOG_PART: (u64, u64) = (5, 8);
 
+/// Whether the store has the task that leaves values in the log. If it has a second location, flushes
+/// that are behind go there instead.
+pub(crate) fn has_task(env: &Env) -> bool {
+    env.options().redirect_log_bytes_max > 0 && !env.locations().exists()
+}
+
 /// Whether any memtable of this store may leave values in the log now.
 pub(super) fn is_possible(env: &Env) -> bool {
     let live = env.live();
     let log = env.storages().log.capabilities();
     env.flush_load().is_behind()
         && live.stall_policy == StallPolicy::Redirect
-        && live.redirect_log_bytes_max > 0
-        // Flushes that are behind go to the second location.
-        && !env.locations().exists()
+        && has_task(env)
         && log.survives_kill
         && !log.pipelined
         && !env.health().is_no_space()

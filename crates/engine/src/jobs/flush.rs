@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::jobs::Jobs;
+use crate::jobs::deferral::has_task;
 use crate::tree::view::{KeyspaceCore, Source};
 use crate::types::error::Result;
 
@@ -24,7 +25,10 @@ pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> 
             keyspace.want_flush(*newest);
         }
     }
-    jobs.env.work().notify();
+    if has_task(&jobs.env) {
+        // Flushes that were deferred may begin.
+        jobs.env.work().notify();
+    }
     jobs.wait_until(|| {
         let mut left = waiting
             .iter()

@@ -10,7 +10,7 @@ mod carry_over;
 mod choice;
 mod costs;
 pub(crate) mod cpu;
-mod deferral;
+pub(crate) mod deferral;
 pub(crate) mod ended;
 pub(crate) mod flush;
 mod flush_pauses;

@@ -51,6 +51,7 @@ fn burst_options() -> Options {
         stall_policy: StallPolicy::Redirect,
         memtable_bytes: 64 << 10,
         sealed_memtables_max: 4,
+        redirect_log_bytes_max: 8 << 30,
         ..small()
     }
 }
