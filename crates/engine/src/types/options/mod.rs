@@ -404,9 +404,9 @@ settings_table! {
         /// flushed later. The next open reads what was not flushed before a crash or a close; an
         /// open for reading needs as much in `replay_bytes_max`. Writers of such a keyspace stop at
         /// this number, or at twice `log_bytes_max` if that is more. With 0, or with a
-        /// `redirect_dir`, no values are left in the log.
+        /// `redirect_dir`, no values are left in the log; 8 GiB is enough for most bursts.
         redirect_log_bytes_max: u64 = 0, "bytes",
-            "From 0 B to 1024 TiB; default 0; for bursts, 8 GiB is enough.",
+            "From 0 B to 1024 TiB; default 0.",
             within(0, 1 << 50), AtOpen("a task for it is started when the store is opened");
         /// Memory that replay may use for data that is not written to tables: all of the log's data
         /// for an open for reading; what finds no room on the disk for an open for writing. At
