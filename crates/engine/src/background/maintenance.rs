@@ -218,8 +218,8 @@ impl Maintenance<'_> {
     }
 }
 
-/// If the log is longer than `log_bytes_max`, besides what log-backed memtables need, seals all active memtables that hold its oldest
-/// quarter. Their flushes come before others.
+/// If the log is longer than `log_bytes_max`, besides what log-backed memtables need, seals all
+/// active memtables that hold its oldest quarter. Their flushes come before others.
 fn bound_log(commit: &Commit) -> Result<()> {
     let catalog = commit.catalog();
     let start = catalog.log_start_without(&[]);

@@ -47,7 +47,8 @@ impl FlushLoad {
         self.flushing.load(Ordering::Relaxed) > 0
     }
 
-    /// Flushes wait for the end of a burst, until this time if nothing happens before.
+    /// Notes that flushes wait for the end of a burst, which comes at this time unless a memtable is
+    /// sealed before.
     pub(crate) fn set_deferring(&self, until: Instant) {
         let until = until.as_nanos();
         self.deferring_until.store(until, Ordering::Relaxed);

@@ -71,7 +71,8 @@ impl SegmentPin {
         }
     }
 
-    /// The segment's file with at least `len` bytes. `open` opens it if no pin has it.
+    /// The segment's file, which has at least `len` bytes. If no pin has such a file open, `open` is
+    /// called.
     ///
     /// # Errors
     /// Those of `open`.

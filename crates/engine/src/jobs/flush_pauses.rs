@@ -4,8 +4,8 @@
 //! the host takes processor time and bandwidth from them, and can wait as long as level 0 is short.
 //! If flushes and one writer occupy all cores, a compaction would take the core from the writer for
 //! some milliseconds at a time. So it also pauses then, while level 0 is so short that no writer
-//! waits for it soon. While a flush is deferred because a burst goes on, the log needs the bandwidth
-//! (`jobs/log_backed.rs`), and a compaction pauses as for a flush.
+//! waits for it soon. While a burst goes on, flushes may be deferred (`jobs/deferral.rs`). The log
+//! needs the bandwidth then, and a compaction pauses as it does for a flush.
 //!
 //! Invariants: a pause ends when no flush runs, when the flushes that run do not progress for a
 //! second (the next one begins when they do again), when level 0 gets deep, when space is short, and

@@ -155,7 +155,7 @@ fn build(jobs: &Jobs, keyspace: &KeyspaceCore, source: &MemSource) -> Result<Opt
     let mut addresses: Vec<(u64, ValueAddress)> = Vec::with_capacity(large.count);
     let mut segments = Vec::with_capacity(parts.len());
     for part in &parts {
-        // The memtable holds the log, so the segment exists.
+        // The memtable holds the log from its first record on, so the segment was not deleted.
         let pin = SegmentPin::new(env, part.segment);
         let file = pin.file(part.to.into(), || storage.open(&segment_name(part.segment)))?;
         let mut note = |sequence: u64, entry: &Entry<'_>, offset: u32| {

@@ -581,7 +581,8 @@ impl KeyspaceCore {
         self.wanted_flush.fetch_max(id, Ordering::AcqRel);
     }
 
-    /// Flushes of the memtables up to this id are not deferred.
+    /// The largest id that was passed to [`KeyspaceCore::want_flush`]. The flushes of memtables up to
+    /// this id are not deferred.
     pub(crate) fn wanted_flush(&self) -> u64 {
         self.wanted_flush.load(Ordering::Acquire)
     }

@@ -113,8 +113,8 @@ impl StallCause {
                 "writers wait for a compaction: level 0 is as deep as l0_stop_count"
             }
             StallCause::LogBytes => {
-                "writers wait for flushes: the log that replay would read is twice log_bytes_max, or \
-                 with \"redirect\" redirect_log_bytes_max"
+                "writers wait for flushes: the log that replay would read is twice log_bytes_max, \
+                 or with \"redirect\" redirect_log_bytes_max"
             }
             StallCause::MemtableSlowdown => {
                 "bytes a second are limited: unflushed memtables are near sealed_memtables_max"

@@ -254,8 +254,8 @@ fn a_flush_that_was_asked_for_is_not_deferred(rt: Runtime, seed: u64) {
     panic!("memtables are still log-backed ten seconds after the burst");
 }
 
-/// A byte of a segment is read with a flipped bit while values lie there. The read of that value fails and names the
-/// segment; the others are read.
+/// A byte of a segment is read with a flipped bit while values lie there. The read of that value
+/// fails and names the segment; the others are read.
 fn damage_under_a_value_in_the_log_is_named(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(burst_options());
@@ -297,7 +297,7 @@ fn damage_under_a_value_in_the_log_is_named(rt: Runtime, seed: u64) {
 }
 
 /// Reads of the log fail, or return other bytes, while memtables would leave their values there.
-/// They keep them, and everything is flushed and read as ever.
+/// The memtables keep their values in memory, and everything is flushed and read as usual.
 fn a_log_that_cannot_be_read_back_keeps_no_values(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(burst_options());

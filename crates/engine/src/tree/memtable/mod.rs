@@ -142,7 +142,7 @@ pub struct Memtable {
     state: WriterState,
     filter_bytes: usize,
     first_leaf: u32,
-    /// Of a memtable whose values are in the log.
+    /// `None` if the memtable has all of its values in memory.
     log_backed: Option<LogBacked>,
     arena: Arena,
 }
