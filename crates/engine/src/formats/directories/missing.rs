@@ -15,14 +15,16 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use siltstone_storage as storage;
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, StorageError,
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, StorageError,
     StorageErrorKind, WriteFile,
 };
 
 use super::{Directories, Owner};
 use crate::formats::manifest::read_current;
 use crate::formats::names::OWNER;
+use crate::types::error::Result;
 
 /// Why the folder `redirect`, the second location of the tables of the store in `root`, cannot be
 /// used; `None` if it can be used, or was found missing before. It is not changed.
@@ -30,23 +32,31 @@ use crate::formats::names::OWNER;
 /// It cannot be used if it cannot be listed, if its `OWNER` cannot be read, or if `DIRECTORIES`
 /// names it and it has no `OWNER`, as a mount point without its disk. Only a store that is being
 /// created may have written the one and not the other.
-pub(crate) fn why_unusable(root: &dyn Storage, redirect: &dyn Storage) -> Option<String> {
+///
+/// # Errors
+/// The store's own folder cannot be read, so nothing is known about the other one.
+pub(crate) fn why_unusable(root: &dyn Storage, redirect: &dyn Storage) -> Result<Option<String>> {
     if Missing::why(redirect).is_some() {
-        return None;
+        return Ok(None);
     }
     // This is read first: a writer that adds the folder meanwhile writes OWNER before.
     let is_listed = match Directories::read(root) {
         Ok(directories) => directories.is_some_and(|d| d.part("redirect_dir").is_some()),
+        Err(error) if error.storage().is_some() => return Err(error),
         // The store is refused.
         Err(_) => true,
     };
     if let Err(error) = redirect.list() {
-        return Some(error.to_string());
+        return Ok(Some(error.to_string()));
     }
     match Owner::read(redirect) {
-        Err(error) if error.storage().is_some() => Some(error.to_string()),
-        Ok(None) if is_listed && !matches!(read_current(root), Ok(None)) => Some(no_owner()),
-        _ => None,
+        Err(error) if error.storage().is_some() => Ok(Some(error.to_string())),
+        Ok(None) if is_listed => match read_current(root) {
+            Ok(None) => Ok(None),
+            Err(error) if error.storage().is_some() => Err(error),
+            Ok(Some(_)) | Err(_) => Ok(Some(no_owner())),
+        },
+        _ => Ok(None),
     }
 }
 
@@ -101,41 +111,41 @@ impl Storage for Missing {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
-    fn lease(&self, _name: &str) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _name: &str) -> storage::Result<Box<dyn Lease>> {
         Ok(Box::new(NoLease))
     }
-    fn lease_shared(&self, _name: &str) -> Result<Box<dyn SharedLease>> {
+    fn lease_shared(&self, _name: &str) -> storage::Result<Box<dyn SharedLease>> {
         Ok(Box::new(NoLease))
     }
-    fn create(&self, _epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+    fn create(&self, _epoch: Epoch, name: &str) -> storage::Result<Arc<dyn WriteFile>> {
         Err(self.error("create", name))
     }
-    fn recycle(&self, _epoch: Epoch, old: &str, _new: &str) -> Result<Arc<dyn WriteFile>> {
+    fn recycle(&self, _epoch: Epoch, old: &str, _new: &str) -> storage::Result<Arc<dyn WriteFile>> {
         Err(self.error("recycle", old))
     }
-    fn sync_object(&self, _epoch: Epoch, name: &str) -> Result<()> {
+    fn sync_object(&self, _epoch: Epoch, name: &str) -> storage::Result<()> {
         Err(self.error("sync", name))
     }
-    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+    fn open(&self, name: &str) -> storage::Result<Arc<dyn ReadFile>> {
         Err(self.error("open", name))
     }
-    fn list(&self) -> Result<Vec<ObjectMeta>> {
+    fn list(&self) -> storage::Result<Vec<ObjectMeta>> {
         Ok(Vec::new())
     }
-    fn delete(&self, _epoch: Epoch, name: &str) -> Result<()> {
+    fn delete(&self, _epoch: Epoch, name: &str) -> storage::Result<()> {
         Err(self.error("delete", name))
     }
-    fn rename(&self, _epoch: Epoch, old: &str, _new: &str) -> Result<()> {
+    fn rename(&self, _epoch: Epoch, old: &str, _new: &str) -> storage::Result<()> {
         Err(self.error("rename", old))
     }
-    fn publish(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> Result<()> {
+    fn publish(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> storage::Result<()> {
         Err(self.error("publish", name))
     }
-    fn sync_dir(&self, _epoch: Epoch) -> Result<()> {
+    fn sync_dir(&self, _epoch: Epoch) -> storage::Result<()> {
         // There is no name that could be lost.
         Ok(())
     }
-    fn replace(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> Result<()> {
+    fn replace(&self, _epoch: Epoch, name: &str, _bytes: &[u8]) -> storage::Result<()> {
         Err(self.error("replace", name))
     }
     fn free_bytes(&self) -> Option<u64> {

@@ -116,7 +116,7 @@ pub(super) fn claim(
     let locations = Locations::new(&runtime, events.clone());
     // Otherwise the lease of the same folder would seem to be held by another process.
     storages.refuse_same()?;
-    let storages = &with_usable_redirect(storages);
+    let storages = &with_usable_redirect(storages)?;
     let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
     let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
     let (at_once, guards) = guard::guard(&storages, &runtime, &health, &locations);
@@ -205,14 +205,20 @@ pub(super) fn claim(
 
 /// These storages. If the folder of the second location of tables cannot be used, it is taken for
 /// missing: nothing but its tables needs it. Nothing is created there then, not even its lease.
-fn with_usable_redirect(storages: &Storages) -> Storages {
+///
+/// # Errors
+/// Those of reading the store's own folder.
+fn with_usable_redirect(storages: &Storages) -> Result<Storages> {
     let mut storages = storages.clone();
-    if let Some(redirect) = &storages.redirect
-        && let Some(why) = why_unusable(&*storages.manifest, &**redirect)
-    {
-        storages.redirect = Some(Storages::missing(&redirect.location(), &why));
+    if let Some(redirect) = &storages.redirect {
+        let place = storages.manifest.describe();
+        let why = why_unusable(&*storages.manifest, &**redirect)
+            .map_err(|e| e.context(format!("opening the store {place}")))?;
+        if let Some(why) = why {
+            storages.redirect = Some(Storages::missing(&redirect.location(), &why));
+        }
     }
-    storages
+    Ok(storages)
 }
 
 /// The storages of a store that is being opened, whose calls wait, and those below, whose calls do

@@ -193,7 +193,10 @@ pub fn check(
     // What is in a second location of tables that cannot be used is missing, and the others are
     // checked all the same.
     let redirect = storages.redirect;
-    let why = redirect.and_then(|redirect| why_unusable(storages.manifest, redirect));
+    let why = match redirect {
+        Some(redirect) => why_unusable(storages.manifest, redirect)?,
+        None => None,
+    };
     let missing = storages.missing_redirect(why);
     let storages = &CheckStorages {
         redirect: missing.as_deref().or(redirect),

@@ -201,7 +201,11 @@ pub fn repair(
         ))
     };
     let redirect = source.redirect.as_ref();
-    let why = redirect.and_then(|redirect| why_unusable(&*source.manifest, &**redirect));
+    // What cannot be read in the store's own folder is reported when it is needed.
+    let why = redirect.and_then(|redirect| {
+        let why = why_unusable(&*source.manifest, &**redirect);
+        why.unwrap_or_default()
+    });
     let source = &source.without_redirect(why);
     let (_held, lost) = lease_shared(&source.folders(), "repairing")?;
     let source = &source.without_redirect(lost.map(|error| error.to_string()));
