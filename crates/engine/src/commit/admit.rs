@@ -224,8 +224,7 @@ pub(crate) fn load_of(
     limits: &Limits,
 ) -> Load {
     let (free_bytes, job_bytes) = keyspace.short_space();
-    let (mut sealed_bytes, mut flushed_bytes) =
-        (view.log_backed_bytes.saturating_sub(limits.key_bytes()), 0);
+    let (mut sealed_bytes, mut flushed_bytes) = (0, 0);
     let whole = view.sealed().filter(|source| !source.mem.is_log_backed());
     // (The runs between and behind the memtables may be many.)
     for source in whole.take(view.sealed_count - view.log_backed_count) {
@@ -247,6 +246,7 @@ pub(crate) fn load_of(
     Load {
         sealed_memtable_count: view.sealed_count as u64,
         log_backed_memtable_count: view.log_backed_count as u64,
+        log_backed_memory_bytes: view.log_backed_bytes,
         log_backed_bytes: catalog.log_backed_bytes(),
         l0_run_count: view.run_count as u64,
         l0_depth: view.l0_depth as u64,

@@ -117,9 +117,12 @@ impl Commit {
 }
 
 /// The memory that counts: that of the sealed memtables and of the active one, each at most a full
-/// memtable. Without a sealed memtable nobody waits for memory.
+/// memtable, and what log-backed ones take beyond their own part. Without a sealed memtable nobody
+/// waits for memory.
 fn memory_bytes(load: &Load, limits: &Limits, active: u64) -> u64 {
-    let all = load.sealed_bytes + active.min(limits.memtable_bytes);
+    let keys = load.log_backed_memory_bytes;
+    let keys = keys.saturating_sub(limits.key_bytes());
+    let all = load.sealed_bytes + active.min(limits.memtable_bytes) + keys;
     match load.sealed_memtable_count {
         0 => all.min(limits.memory_bytes().saturating_sub(1)),
         _ => all,

@@ -3,6 +3,7 @@
 //!
 //! Threading: [`Deferral`] is asked under the lock of the schedule. No I/O.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -64,6 +65,26 @@ pub(super) fn has_room(env: &Env, map: &KeyspaceMap) -> bool {
         memtable = memtable.max(keyspace.limits().memtable_bytes);
     }
     free >= 2 * owed + 3 * job + 2 * memtable
+}
+
+/// Whether the memtables that have their values in memory take three quarters of what the unflushed
+/// ones may take. Then writers wait for this memory soon, or do, and what frees it comes first.
+pub(super) fn is_memory_short(view: &KeyspaceView, limits: &Limits) -> bool {
+    let all = view.sealed().chain([view.active()]);
+    let whole = all.filter(|source| !source.mem.is_log_backed());
+    let used: u64 = whole.map(|source| source.mem.used_bytes()).sum();
+    used >= limits.memory_bytes() / 4 * 3
+}
+
+/// The order in which a keyspace flushes the sealed memtables that it has to, given oldest first.
+/// Those that have left their values in the log may be many, and have little memory to give, so
+/// they come last while memory is short.
+pub(super) fn order(view: &KeyspaceView, limits: &Limits, due: &mut [Arc<MemSource>]) {
+    let has_both = view.log_backed_count > 0 && view.log_backed_count < view.sealed_count;
+    let keys_fit = view.log_backed_bytes <= limits.key_bytes();
+    if has_both && keys_fit && is_memory_short(view, limits) {
+        due.sort_by_key(|source| source.mem.is_log_backed());
+    }
 }
 
 /// Which flushes are deferred, as of one search for work.

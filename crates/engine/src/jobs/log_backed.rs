@@ -18,7 +18,9 @@ use crate::formats::batch::Entry;
 use crate::formats::log::format::segment_name;
 use crate::formats::log::values::{ValueAddress, puts_of};
 use crate::jobs::Jobs;
-use crate::jobs::deferral::{SEGMENTS_MAX, has_open_files_left, has_room, is_possible};
+use crate::jobs::deferral::{
+    SEGMENTS_MAX, has_open_files_left, has_room, is_memory_short, is_possible,
+};
 use crate::tree::memtable::Memtable;
 use crate::tree::memtable::in_log::LogSegment;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
@@ -59,9 +61,12 @@ fn take(jobs: &Jobs) -> Option<(Arc<KeyspaceCore>, Arc<MemSource>)> {
     let mut best: Option<(Arc<KeyspaceCore>, Arc<MemSource>)> = None;
     for keyspace in map.by_id.values() {
         let view = keyspace.view();
-        // While one memtable waits or is flushed, the next one leaves its values.
-        let is_burst = keyspace.watch.is_behind() && keyspace.watch.burst_ends() > since_open;
-        if !keyspace.is_created() || !is_burst || view.sealed_count < 2 {
+        // While one memtable waits or is flushed, the next one leaves its values. (A burst that ends
+        // because its writers wait for memory is not over.)
+        let is_burst =
+            keyspace.watch.burst_ends() > since_open || is_memory_short(&view, &keyspace.limits());
+        let is_behind = keyspace.watch.is_behind() && is_burst;
+        if !keyspace.is_created() || !is_behind || view.sealed_count < 2 {
             continue;
         }
         let waits = |m: &&Arc<MemSource>| {

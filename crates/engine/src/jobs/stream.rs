@@ -10,6 +10,7 @@ use siltstone_table::exec::{EntryStream, StreamEntry, StreamSource};
 use siltstone_table::job::KeyBounds;
 use siltstone_table::retain::RangeDelete;
 
+use crate::tree::memtable::in_log::LogCopy;
 use crate::tree::memtable::{Memtable, MemtableIter};
 use crate::types::error::{Error, ErrorKind};
 
@@ -44,6 +45,7 @@ impl StreamSource for MemtableSource {
         Ok(Box::new(MemtableStream {
             iter,
             end: bounds.end.clone(),
+            log: self.mem.copy_log(&bounds.start, bounds.end.as_deref()),
             value: Vec::new(),
             started: false,
         }))
@@ -53,7 +55,9 @@ impl StreamSource for MemtableSource {
 struct MemtableStream {
     iter: MemtableIter,
     end: Option<Vec<u8>>,
-    /// The value of the last entry, if it was read from the log.
+    /// The values that are in the log.
+    log: Option<LogCopy>,
+    /// The value of the last entry, if it alone was read from the log.
     value: Vec<u8>,
     started: bool,
 }
@@ -85,14 +89,18 @@ impl EntryStream for MemtableStream {
         {
             return Ok(None);
         }
-        let value = match self.iter.memtable().is_log_backed() {
-            true => {
+        let mem = self.iter.memtable();
+        let copied = self.log.as_ref().map(|log| self.iter.value_in(log));
+        let value = match copied {
+            Some(Some(value)) => value,
+            // The value alone is read, and if that fails the error says why.
+            _ if mem.is_log_backed() => {
                 self.value.clear();
                 let read = self.iter.append_value(&mut self.value);
-                read.map_err(|error| unread(self.iter.memtable(), error))?;
+                read.map_err(|error| unread(mem, error))?;
                 &self.value
             }
-            false => self.iter.value(),
+            _ => self.iter.value(),
         };
         Ok(Some(StreamEntry {
             user_key: self.iter.key(),

@@ -29,7 +29,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
-use crate::jobs::deferral::Deferral;
+use crate::jobs::deferral::{self, Deferral};
 use crate::jobs::schedule::{self, Left, Running, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::take::answers::{Known, PickKey};
@@ -345,7 +345,8 @@ impl Round<'_> {
             };
             let sealed = view.sealed().rev().filter(is_free);
             let is_due = |m: &&Arc<MemSource>| !deferral.defers(keyspace, m);
-            let sealed: Vec<_> = sealed.filter(is_due).cloned().collect();
+            let mut sealed: Vec<_> = sealed.filter(is_due).cloned().collect();
+            deferral::order(&view, &keyspace.limits(), &mut sealed);
             let bytes = sealed.iter().map(|source| source.mem.data_bytes());
             let turns: Vec<u64> = schedule.flush_order.turns(keyspace.id, bytes).collect();
             for (source, turn) in sealed.into_iter().zip(turns) {

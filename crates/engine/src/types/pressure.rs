@@ -151,9 +151,10 @@ impl StallCause {
 pub struct Load {
     /// Sealed memtables of the keyspace that are not yet installed as runs.
     pub sealed_memtable_count: u64,
-    /// Of these, the ones whose values are in the log. Of what these have in memory, `sealed_bytes`
-    /// has only the bytes beyond [`Limits::key_bytes`].
+    /// Of these, the ones whose values are in the log.
     pub log_backed_memtable_count: u64,
+    /// The bytes that these have in memory.
+    pub log_backed_memory_bytes: u64,
     /// About the bytes of the log that log-backed memtables of all keyspaces need.
     pub log_backed_bytes: u64,
     /// Level-0 runs of the keyspace.
@@ -164,7 +165,7 @@ pub struct Load {
     pub log_bytes: u64,
     /// Bytes in the active memtable, if there is a sealed one; else 0.
     pub active_bytes: u64,
-    /// Bytes in the sealed memtables.
+    /// Bytes in the sealed memtables whose values are in memory.
     pub sealed_bytes: u64,
     /// Of these, the bytes whose flush has progressed beyond them.
     pub flushed_bytes: u64,
@@ -247,7 +248,7 @@ impl Limits {
     }
 
     /// The bytes that memtables whose values are in the log may take in memory, besides
-    /// [`Limits::memory_bytes`].
+    /// [`Limits::memory_bytes`], before writers are slowed down. At twice as many writers stop.
     pub fn key_bytes(&self) -> u64 {
         self.memory_bytes() / 2
     }
@@ -424,9 +425,19 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     let held = held.saturating_sub(load.flushed_bytes);
     let has_sealed = load.sealed_memtable_count > 0;
     let log_limit = limits.log_limit(load);
+    // The flush of a log-backed memtable frees little memory. A stop would have to wait for many,
+    // so before that comes a long way at the pace of the flushes.
+    let keys_from = limits.key_bytes();
+    let keys_full = keys_from.saturating_mul(2);
+    // Without one, the active memtable can be sealed whatever it holds.
+    let has_whole = load.whole_memtable_count() > 0;
     if has_sealed {
         // Full memtables reach the limit of bytes first.
-        if load.whole_memtable_count() > limits.sealed_memtables || held >= full {
+        let is_full = load.whole_memtable_count() > limits.sealed_memtables || held >= full;
+        if has_whole && is_full {
+            return stop(StallCause::SealedMemtables, limits.sealed_memtables);
+        }
+        if load.log_backed_memory_bytes >= keys_full && keys_full > 0 {
             return stop(StallCause::SealedMemtables, limits.sealed_memtables);
         }
         if load.log_bytes >= log_limit {
@@ -435,8 +446,10 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     }
     let memory_from = full / 8 * 7;
     let log_from = log_limit / 4 * 3;
-    let memory = pace(memory_from, held, full).filter(|_| has_sealed);
+    let memory = pace(memory_from, held, full).filter(|_| has_whole);
     let log = pace(log_from, load.log_bytes, log_limit).filter(|_| has_sealed);
+    let keys = pace(keys_from, load.log_backed_memory_bytes, keys_full);
+    let keys = keys.filter(|_| load.log_backed_memtable_count > 0);
     let depth = load.l0_depth.checked_sub(limits.l0_stop).map(|beyond| {
         // A tenth less for each run, in whole thousandths.
         (0..beyond.min(100)).fold(1000, |pace: u32, _| pace - pace.div_ceil(10))
@@ -456,6 +469,7 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     let space = space.map(|free| way(1000, load.job_bytes, free, least_free));
     let causes = [
         (memory, StallCause::MemtableSlowdown, memory_from),
+        (keys, StallCause::MemtableSlowdown, keys_from),
         (log, StallCause::LogSlowdown, log_from),
         (depth, StallCause::L0Slowdown, limits.l0_stop),
         (
@@ -558,6 +572,28 @@ mod tests {
             limit,
             flush_permille,
         }
+    }
+
+    #[test]
+    fn the_keys_of_values_in_the_log_slow_writers_down_long_before_they_stop() {
+        let limits = Limits {
+            policy: StallPolicy::Redirect,
+            memtable_bytes: 100,
+            sealed_memtables: 4,
+            ..LIMITS
+        };
+        let with = |log_backed_memory_bytes| {
+            let load = Load {
+                log_backed_memtable_count: 30,
+                log_backed_memory_bytes,
+                ..load(30, 0, 0)
+            };
+            decide(&load, &limits)
+        };
+        assert_eq!(with(199), Decision::Pass);
+        assert_eq!(with(200), pace(StallCause::MemtableSlowdown, 200, 1250));
+        assert_eq!(with(300), pace(StallCause::MemtableSlowdown, 200, 1025));
+        assert_eq!(with(400), stop(StallCause::SealedMemtables, 4));
     }
 
     #[test]

@@ -82,16 +82,29 @@ impl ValueAddress {
             .map_err(|_| self.bad("there is no memory for a value in the log"))?;
         out.resize(end, 0);
         let read = file.read_at(self.offset.into(), &mut out[before..]);
-        let checked = read.map_err(Error::from).and_then(|()| {
-            match crc32c::crc32c(&out[before..]) == self.checksum {
-                true => Ok(()),
-                false => Err(self.bad("a value in the log was changed after it was written")),
-            }
-        });
+        let checked = read
+            .map_err(Error::from)
+            .and_then(|()| self.verify(&out[before..]));
         if checked.is_err() {
             out.truncate(before);
         }
         checked
+    }
+
+    /// The offset at which the value ends.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.len)
+    }
+
+    /// Checks that these bytes are the value.
+    ///
+    /// # Errors
+    /// `Corruption` if they are not.
+    pub(crate) fn verify(&self, value: &[u8]) -> Result<()> {
+        match crc32c::crc32c(value) == self.checksum {
+            true => Ok(()),
+            false => Err(self.bad("a value in the log was changed after it was written")),
+        }
     }
 
     #[cold]

@@ -39,6 +39,20 @@ impl LogSegment {
     }
 }
 
+/// The values that a memtable has in the log, copied into memory for a flush. It needs them in the
+/// order of the keys, and reads them in that of the log.
+pub(crate) struct LogCopy {
+    /// The segment and the offset of each value, ascending, and where it begins in `bytes`.
+    values: Vec<(u32, u32, usize)>,
+    bytes: Vec<u8>,
+}
+
+/// Values between which fewer bytes lie are read together, ...
+const GAP_BYTES: u64 = 32 << 10;
+
+/// ... if they begin in the same part of this size, in bytes.
+const READ_BYTES: u32 = 1 << 20;
+
 /// What a log-backed memtable has besides its entries.
 pub(super) struct LogBacked {
     segments: Vec<LogSegment>,
@@ -156,6 +170,49 @@ impl Memtable {
         Ok(made)
     }
 
+    /// A copy of the values of these keys that are in the log. `None` if it cannot be made: then
+    /// each value is read for itself, and reports why it cannot be read.
+    pub(crate) fn copy_log(self: &Arc<Self>, start: &[u8], end: Option<&[u8]>) -> Option<LogCopy> {
+        let in_log = self.log_backed.as_ref()?;
+        let mut addresses = Vec::new();
+        let mut iter = self.iter();
+        iter.seek(start, u64::MAX >> 8);
+        while iter.is_valid() && end.is_none_or(|end| iter.key() < end) {
+            if self.tree.records.kind(iter.record()) == VALUE_ADDRESS {
+                addresses.push(ValueAddress::decode(iter.own_value())?);
+            }
+            iter.next();
+        }
+        addresses.sort_unstable_by_key(|address| (address.segment, address.offset));
+        let all = addresses.iter().map(|address| address.len as usize).sum();
+        let mut copy = LogCopy {
+            values: Vec::with_capacity(addresses.len()),
+            bytes: Vec::new(),
+        };
+        copy.bytes.try_reserve_exact(all).ok()?;
+        let is_near = |a: &ValueAddress, b: &ValueAddress| {
+            a.segment == b.segment
+                && a.offset / READ_BYTES == b.offset / READ_BYTES
+                && u64::from(b.offset) < a.end() + GAP_BYTES
+        };
+        let mut read = Vec::new();
+        for group in addresses.chunk_by(is_near) {
+            let (first, last) = (group[0], group[group.len() - 1]);
+            let mut segments = in_log.segments.iter();
+            let segment = segments.find(|s| s.segment == first.segment)?;
+            read.resize((last.end() - u64::from(first.offset)) as usize, 0);
+            segment.file.read_at(first.offset.into(), &mut read).ok()?;
+            for address in group {
+                let at = (address.offset - first.offset) as usize;
+                let value = &read[at..at + address.len as usize];
+                let begin = copy.bytes.len();
+                copy.values.push((address.segment, address.offset, begin));
+                copy.bytes.extend_from_slice(value);
+            }
+        }
+        Some(copy)
+    }
+
     /// A flush has met bytes in the log that are not the value.
     pub(crate) fn count_damage(&self) {
         if let Some(in_log) = &self.log_backed {
@@ -198,6 +255,24 @@ impl Memtable {
                 false => error,
             }
         })
+    }
+}
+
+impl LogCopy {
+    /// The value of an entry of this kind, which has this value of its own or an address. `None` if
+    /// the copy does not have it.
+    #[inline]
+    pub(crate) fn value<'a>(&'a self, kind: u8, own: &'a [u8]) -> Option<&'a [u8]> {
+        if kind != VALUE_ADDRESS {
+            return Some(own);
+        }
+        let address = ValueAddress::decode(own)?;
+        let key = (address.segment, address.offset);
+        let found = { &self.values }.binary_search_by_key(&key, |(s, o, _)| (*s, *o));
+        let (_, _, begin) = self.values[found.ok()?];
+        let value = self.bytes.get(begin..begin + address.len as usize)?;
+        address.verify(value).ok()?;
+        Some(value)
     }
 }
 

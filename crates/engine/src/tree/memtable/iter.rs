@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::Memtable;
-use super::in_log::{PUT, VALUE_ADDRESS};
+use super::in_log::{LogCopy, PUT, VALUE_ADDRESS};
 use super::tree::{Aim, LeafCopy};
 use crate::formats::log::values::ValueAddress;
 use crate::types::error::Result;
@@ -86,6 +86,13 @@ impl MemtableIter {
         let records = &self.memtable.tree.records;
         let kind = records.kind(self.standing());
         self.memtable.read_value(kind, self.own_value(), out)
+    }
+
+    /// The value, if this copy of the memtable's part of the log has it.
+    #[inline]
+    pub(crate) fn value_in<'a>(&'a self, log: &'a LogCopy) -> Option<&'a [u8]> {
+        let kind = self.memtable.tree.records.kind(self.standing());
+        log.value(kind, self.own_value())
     }
 
     /// The value, of a memtable whose values are all in memory.
