@@ -126,6 +126,7 @@ const REACHED: &[&str] = &[
     "store.job_declined_count",
     "store.job_fallback_count",
     "store.job_rejected_count",
+    "store.log_backed_memtable_count",
     "store.manual_count",
     "store.out_of_order_install_count",
     "store.replayed_record_count",
@@ -205,6 +206,14 @@ fn seeds_that_failed() {
     // A keyspace was dropped while data of it that waited for space was flushed: the tables stayed.
     fault_trial_alone(4473);
     every_fault_alone(9, Story::Checkpoint, 's', 20);
+    // A read of `DIRECTORIES` failed, and the folder of the second location was taken for an
+    // unmounted disk. 23: a table came back with the power in a folder that the store had left.
+    every_fault(16, Story::Locations, 's', 20);
+    every_fault(23, Story::Locations, 'l', 20);
+    // Writers waited until many memtables were flushed that had left their values in the log.
+    for seed in [49, 208, 1822] {
+        waits_trial(seed);
+    }
     // 332: writers got the errors of jobs that were over. 3625, 3905: on a full disk writers were
     // refused with the drop of another keyspace, the last error of a job, as the reason. 1834:
     // callers that waited for idleness got no error on a full disk. 3002: a simulated run that was
@@ -257,7 +266,8 @@ fn picks() {
     seeds("picks", 1, 1000, &wanted, picks_trial);
 }
 
-/// Writers that are faster than the storage wait for memory only.
+/// Writers that are faster than the storage wait for memory only. Seeds 4, 32, 49 and 208 once
+/// failed: writers waited until many memtables were flushed that had left their values in the log.
 #[test]
 fn waits() {
     let wanted = [
@@ -265,6 +275,7 @@ fn waits() {
         "waits.compactions_paused",
         "waits.memtable_slowdown",
         "waits.sealed_memtables",
+        "waits.values_in_the_log",
     ];
     seeds("waits", 1, 60, &wanted, waits_trial);
 }
@@ -370,6 +381,7 @@ fn power_loss() {
         "crash.second_location",
         "manifest.rolled",
         "store.discarded_log_bytes",
+        "store.log_backed_memtable_count",
         "synced.by_interval",
     ];
     wanted.extend(kinds.iter().map(String::as_str));

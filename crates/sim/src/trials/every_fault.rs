@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use siltstone::{Components, ErrorKind, Store};
-use siltstone_storage::fault::{Fault, Rule};
-use siltstone_storage::{CrashPolicy, Storage, StorageErrorKind};
+use siltstone_storage::fault::{Fault, Fired, Rule};
+use siltstone_storage::{CrashPolicy, OpKind, Storage, StorageErrorKind};
 
 use super::stories::{Stage, Story, check_moved, options};
 use super::{OTHER_EXECUTORS_PERCENT, Run, simulate};
@@ -122,6 +122,13 @@ fn one(
         };
         let image = stage.media.end_now(&runtime, lost);
         let run = stage.run.fork();
+        // A failed sync of a folder may lose deletions for good. If the store has left the folder
+        // afterwards, such a table comes back with the power, and belongs to nobody.
+        let lost_names = |fired: &Fired| fired.kind == OpKind::SyncDir;
+        let may_return = place == 'l' && faults.fired().iter().any(lost_names);
+        if may_return && image.move_unowned_tables_away()? {
+            coverage.add("every_fault.table_came_back");
+        }
         let world = run.must_open_on(&image, &options(), &what)?;
         let end = run.settle(&world.store, least).map_err(with_context)?;
         check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(with_context)?;
@@ -161,6 +168,9 @@ fn one(
         coverage.add("every_fault.reopened");
         let last = run.fork();
         last.restart_settings(0);
+        if may_return && later.move_unowned_tables_away()? {
+            coverage.add("every_fault.table_came_back");
+        }
         let world = last.must_open_on(&later, &options(), &what)?;
         find_prefix(&world.store, &mut last.model(), end)
             .map_err(|e| with_context(format!("{policy:?} after the reopen: {e}")))?;

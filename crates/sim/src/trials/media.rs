@@ -11,7 +11,9 @@ mod journals;
 use std::sync::Arc;
 
 use siltstone::Storages;
-use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, ObjectMeta, Runtime, Storage};
+use siltstone_storage::{
+    CrashPolicy, CrashReport, MemoryStorage, ObjectMeta, Runtime, Storage, StorageError,
+};
 
 use super::{Promised, moments};
 use crate::marking::MarkingStorage;
@@ -105,6 +107,31 @@ impl Media {
     /// Whether there is a second location of tables.
     pub(crate) fn has_redirect(&self) -> bool {
         self.redirect.is_some()
+    }
+
+    /// Does what a user does if the store has left the folder of the second location, and refuses it
+    /// because of tables there. Returns whether there were any.
+    pub(crate) fn move_unowned_tables_away(&self) -> Result<bool, String> {
+        let Some(at) = self.redirect else {
+            return Ok(false);
+        };
+        let (folder, failed) = (&self.all[at], |e: StorageError| e.to_string());
+        let names: Vec<_> = folder.list().map_err(failed)?;
+        let names: Vec<_> = names.into_iter().map(|object| object.name).collect();
+        let parts = self.main().read_small("DIRECTORIES").unwrap_or_default();
+        let is_named = String::from_utf8_lossy(&parts).contains("redirect");
+        if is_named || names.iter().any(|name| name == "OWNER") {
+            return Ok(false);
+        }
+        let lease = folder.lease("store").map_err(failed)?;
+        let mut has_moved = false;
+        for name in names.iter().filter(|name| name.ends_with(".tbl")) {
+            folder.delete(lease.epoch(), name).map_err(failed)?;
+            has_moved = true;
+        }
+        folder.sync_dir(lease.epoch()).map_err(failed)?;
+        lease.release().map_err(failed)?;
+        Ok(has_moved)
     }
 
     /// The store's own medium, which has the manifest and the marks.

@@ -33,6 +33,8 @@ pub fn draw_options(rng: &mut Rng) -> Options {
     let trigger = 1 + rng.below(5) as u32;
     let slowdown = trigger + rng.below(6) as u32;
     let segment = *rng.pick(&[64 << 10, 64 << 10, 96 << 10, 256 << 10]);
+    let policy = latest.below(5);
+    let redirect_log_bytes_max = *latest.pick(&[0, 8 * segment, 8 << 30]);
     Options {
         sync: match rng.below(5) {
             0 => SyncMode::Always,
@@ -65,13 +67,19 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         background_bytes_per_s: *rng.pick(&[0, 0, 512 << 10, 4 << 20]),
         flush_verify: FlushVerify::All,
         direct_io: *more.pick(&[DirectIo::None, DirectIo::Compaction, DirectIo::All]),
-        stall_policy: match (latest.below(5), *more.pick(&[0, 1, 2])) {
+        stall_policy: match (policy, *more.pick(&[0, 1, 2])) {
             (0, _) => StallPolicy::Adoc,
             (1 | 2, _) => StallPolicy::Redirect,
             (_, 2) => StallPolicy::Stop,
             _ => StallPolicy::Slowdown,
         },
         schedule: draw_schedule(&mut more),
+        redirect_log_bytes_max,
+        // An open for reading replays what was left in the log.
+        replay_bytes_max: match redirect_log_bytes_max {
+            0 => 0,
+            _ => 256 << 20,
+        },
         ..Options::default()
     }
 }
