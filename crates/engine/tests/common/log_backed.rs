@@ -56,10 +56,14 @@ fn burst_options() -> Options {
     }
 }
 
-/// Each flush takes two seconds from now on.
-fn slow_flushes(disk: &Disk) {
+/// A store whose flushes take two seconds each, and its default keyspace.
+fn slow_store(rt: &Runtime) -> (Disk, Store, Keyspace) {
+    let disk = Disk::new(rt);
+    let store = disk.open_with(burst_options());
+    let ks = store.default_keyspace().unwrap();
     let slow = Rule::on(OpKind::Sync, Fault::Delay(Duration::from_secs(2)));
     disk.faults.add(slow.ending(".tbl").for_good());
+    (disk, store, ks)
 }
 
 fn value(i: u64) -> Vec<u8> {
@@ -102,6 +106,16 @@ fn wait_for_log_backed(rt: &Runtime, store: &Store) {
     panic!("no memtable left its values in the log");
 }
 
+/// A store whose flushes take two seconds each, after so many writes of a burst that memtables have
+/// left their values in the log; and the model of its keyspace.
+fn in_a_burst(rt: &Runtime, rounds: u64, seed: u64) -> (Disk, Store, Keyspace, Model) {
+    let (disk, store, ks) = slow_store(rt);
+    let mut model = Model::new();
+    write_burst(&ks, &mut model, rounds, seed);
+    wait_for_log_backed(rt, &store);
+    (disk, store, ks, model)
+}
+
 fn all_of(ks: &Keyspace) -> Model {
     ks.iter().unwrap().map(|pair| pair.unwrap()).collect()
 }
@@ -132,10 +146,7 @@ fn check_reads(ks: &Keyspace, model: &Model) {
 /// Reads of all kinds, of the present and of a snapshot, while values are in the log, in a
 /// checkpoint made then, and after the flushes.
 fn values_in_the_log_are_read_where_they_are(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
-    slow_flushes(&disk);
+    let (disk, store, ks) = slow_store(&rt);
     let mut model = Model::new();
     write_burst(&ks, &mut model, 150, seed);
     let (snapshot, before) = (store.snapshot(), model.clone());
@@ -165,13 +176,7 @@ fn values_in_the_log_are_read_where_they_are(rt: Runtime, seed: u64) {
 /// A cursor that was made during the burst reads its values after they were flushed and the log
 /// start has passed them, and while new segments are written. When it is gone, the segments are.
 fn a_cursor_keeps_the_log_segments_that_it_reads(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
-    slow_flushes(&disk);
-    let mut model = Model::new();
-    write_burst(&ks, &mut model, 250, seed);
-    wait_for_log_backed(&rt, &store);
+    let (disk, store, ks, model) = in_a_burst(&rt, 250, seed);
     let mut cursor = ks.cursor(IterOptions::default()).unwrap();
     cursor.seek_to_first().unwrap();
     let segments = disk.names(".log");
@@ -201,13 +206,7 @@ fn a_cursor_keeps_the_log_segments_that_it_reads(rt: Runtime, seed: u64) {
 
 /// The process is killed, or power is lost, while values are in the log and flushes are deferred.
 fn a_crash_in_a_burst_loses_nothing(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
-    slow_flushes(&disk);
-    let mut model = Model::new();
-    write_burst(&ks, &mut model, 120, seed);
-    wait_for_log_backed(&rt, &store);
+    let (disk, store, ks, mut model) = in_a_burst(&rt, 120, seed);
     rt.sleep(Duration::from_millis(seed * 300));
     write_burst(&ks, &mut model, 40, seed + 3);
     store.sync_log().unwrap();
@@ -221,13 +220,7 @@ fn a_crash_in_a_burst_loses_nothing(rt: Runtime, seed: u64) {
 
 /// A caller of `flush` waits for the flushes alone, although the burst goes on.
 fn a_flush_that_was_asked_for_is_not_deferred(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
-    slow_flushes(&disk);
-    let mut model = Model::new();
-    write_burst(&ks, &mut model, 150, seed);
-    wait_for_log_backed(&rt, &store);
+    let (disk, store, ks, model) = in_a_burst(&rt, 150, seed);
     disk.faults.clear();
     let (clock, writes) = (rt.clone(), ks.clone());
     let writer = rt.spawn("writer", move || {
@@ -257,10 +250,7 @@ fn a_flush_that_was_asked_for_is_not_deferred(rt: Runtime, seed: u64) {
 /// A byte of a segment is read with a flipped bit while values lie there. The read of that value
 /// fails and names the segment; the others are read.
 fn damage_under_a_value_in_the_log_is_named(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
-    slow_flushes(&disk);
+    let (disk, store, ks) = slow_store(&rt);
     // A value that occurs once, so it is found in the segment.
     let marked = |i: u64| [&b"marked value number "[..], &i.to_be_bytes(), &[9; 2000]].concat();
     for i in 0..150 {
@@ -299,15 +289,12 @@ fn damage_under_a_value_in_the_log_is_named(rt: Runtime, seed: u64) {
 /// Reads of the log fail, or return other bytes, while memtables would leave their values there.
 /// The memtables keep their values in memory, and everything is flushed and read as usual.
 fn a_log_that_cannot_be_read_back_keeps_no_values(rt: Runtime, seed: u64) {
-    let disk = Disk::new(&rt);
-    let store = disk.open_with(burst_options());
-    let ks = store.default_keyspace().unwrap();
+    let (disk, store, ks) = slow_store(&rt);
     let fault = match seed % 2 {
         0 => Fault::Fail(StorageErrorKind::Io),
         _ => Fault::FlipRandom { seed },
     };
     let mut model = Model::new();
-    slow_flushes(&disk);
     disk.faults
         .add(Rule::on_reads(fault).ending(".log").for_good());
     write_burst(&ks, &mut model, 250, seed);
