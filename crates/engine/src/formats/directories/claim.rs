@@ -1,4 +1,4 @@
-//! How a store takes its folders: the leases, and the files that say whose a folder is.
+//! How a store takes its folders: the files that say whose a folder is.
 //!
 //! Invariants:
 //! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
@@ -19,24 +19,22 @@
 //!   a folder that `DIRECTORIES` names always has its `OWNER`; and only when a manifest is durable
 //!   that names no table there. The inherited manifest that was read may have an edit that a loss
 //!   of power takes back, and before that edit there may be tables.
-//! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
-//!   own epochs (`env/guard.rs` translates them).
 //!
 //! Threading: calls of one task during an open.
 
-use std::fmt;
 use std::path::Path;
 
-use siltstone_storage::{
-    Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage, StorageError, StorageErrorKind,
-};
+use siltstone_storage::{Epoch, ObjectMeta, Runtime, Storage, StorageError, StorageErrorKind};
 
-use super::refuse::{exists, refuse_owned};
-use super::text::{Directories, Owner, replace_if_room};
-use super::{Folder, Missing, Storages, missing};
+use super::missing::{self, Missing};
+use super::refusals::{
+    exists, holds_another_store, no_new_location, no_owner, other_redirect, refuse_own_folder,
+    refuse_owned, refuse_same, refuse_used,
+};
+use super::text::{Directories, Folder, Owner, replace_if_room};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, LEASE, OPENED, OWNER, Parts, open_number_of};
+use crate::formats::names::{DIRECTORIES, OPENED, OWNER, open_number_of};
 use crate::types::error::{Error, Result};
 
 /// Draws the id of a new store.
@@ -48,75 +46,6 @@ pub(crate) fn random_id(runtime: &Runtime) -> StoreId {
 /// The half of the store's id that the log has in its segments.
 pub(crate) fn log_store_id(id: StoreId) -> u64 {
     id.0 as u64
-}
-
-/// The leases of a store: one for its own folder, one for each other folder.
-struct Leases {
-    others: Vec<Box<dyn Lease>>,
-    own: Box<dyn Lease>,
-}
-
-impl Lease for Leases {
-    fn epoch(&self) -> Epoch {
-        self.own.epoch()
-    }
-
-    /// Gives back the store's own lease last, as it was taken first. The first failure counts.
-    fn release(&self) -> siltstone_storage::Result<()> {
-        let others = self.others.iter().map(|lease| lease.release());
-        let failed = others
-            .filter_map(std::result::Result::err)
-            .reduce(|first, _| first);
-        self.own.release().and(failed.map_or(Ok(()), Err))
-    }
-}
-
-/// Takes the writer's lease of every folder, or of none. If that of the second location of tables
-/// cannot be taken for another reason than that somebody has it, the folder cannot be used, and the
-/// error is returned beside the lease of the others.
-pub(crate) fn lease(storages: &Storages) -> Result<(Box<dyn Lease>, Option<StorageError>)> {
-    let place = storages.manifest.describe();
-    let failed = |e| Error::from(e).context(format!("opening the store {place}"));
-    let own = storages.manifest.lease(LEASE).map_err(failed)?;
-    let (mut others, mut lost) = (Vec::new(), None);
-    for (storage, parts) in storages.folders().into_iter().skip(1) {
-        match storage.lease(LEASE) {
-            Ok(lease) => others.push(lease),
-            Err(error) if parts.redirected && error.kind != StorageErrorKind::LeaseHeld => {
-                lost = Some(error);
-            }
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    Ok(match others.is_empty() {
-        true => (own, lost),
-        false => (Box::new(Leases { others, own }), lost),
-    })
-}
-
-/// Shared leases of the folders of a store.
-type SharedLeases = Vec<Box<dyn SharedLease>>;
-
-/// Takes a shared lease of every folder. `what` is being done to the store, for messages. The lease
-/// of the second location of tables is treated as by [`lease`].
-pub(crate) fn lease_shared(
-    folders: &[Folder<'_>],
-    what: &str,
-) -> Result<(SharedLeases, Option<StorageError>)> {
-    let place = folders[0].0.describe();
-    let (mut leases, mut lost) = (Vec::new(), None);
-    for (storage, parts) in folders {
-        match storage.lease_shared(LEASE) {
-            Ok(lease) => leases.push(lease),
-            Err(error) if parts.redirected && error.kind != StorageErrorKind::LeaseHeld => {
-                lost = Some(error);
-            }
-            Err(error) => {
-                return Err(Error::from(error).context(format!("{what} the store {place}")));
-            }
-        }
-    }
-    Ok((leases, lost))
 }
 
 /// What is wanted of the second location of tables.
@@ -576,118 +505,6 @@ fn is_at(storage: &dyn Storage, path: &str) -> bool {
     location == path || is_link()
 }
 
-/// Refuses a second location of tables that is another folder of the store.
-///
-/// # Errors
-/// `InvalidArgument`.
-pub(super) fn refuse_same(folders: &[Folder<'_>]) -> Result<()> {
-    let Some((redirect, parts)) = folders.iter().find(|(_, parts)| parts.redirected) else {
-        return Ok(());
-    };
-    let location = redirect.location();
-    let is_other = |(_, parts): &&Folder<'_>| !parts.redirected;
-    let mut others = folders.iter().filter(is_other);
-    let same = others.find(|(storage, _)| storage.location() == location);
-    let own = Parts {
-        redirected: false,
-        ..*parts
-    };
-    let held = match same {
-        Some((_, parts)) => *parts,
-        None if own == Parts::default() => return Ok(()),
-        None => own,
-    };
-    Err(is_own_folder(&location, held))
-}
-
-/// The error for a second location of tables that is the folder with the parts `held` of the store.
-#[cold]
-pub(super) fn is_own_folder(location: &dyn fmt::Display, held: Parts) -> Error {
-    Error::invalid_argument(format!(
-        "the second location of tables, {location}, is the folder that holds the {held} of the \
-         store itself"
-    ))
-    .expected("a folder of its own")
-    .found(location)
-    .advice(
-        "name a folder on another disk (redirect_dir): in the same one, the store would delete the \
-         tables of one location as leftovers of the other",
-    )
-}
-
-/// Refuses a folder that is the own folder of a store.
-fn refuse_own_folder(storage: &dyn Storage, parts: Parts) -> Result<()> {
-    if !exists(storage, CURRENT_NAME)? {
-        return Ok(());
-    }
-    // The folder belongs to another store, whatever we would put beside its files.
-    Err(Error::invalid_argument(format!(
-        "{} is a store's own folder, and cannot hold another one's {parts}",
-        storage.describe()
-    ))
-    .advice("name another folder"))
-}
-
-/// Refuses a folder without an owner that holds tables or a log: they would be deleted.
-fn refuse_used(storage: &dyn Storage) -> Result<()> {
-    let is_part =
-        |o: &ObjectMeta| o.name.ends_with(".tbl") || parse_segment_name(&o.name).is_some();
-    let Some(found) = storage.list()?.into_iter().find(is_part) else {
-        return Ok(());
-    };
-    Err(Error::invalid_argument(format!(
-        "the folder {} holds a part of a store, and cannot become the second location of another \
-         one's tables",
-        storage.describe()
-    ))
-    .in_file(found.name.clone())
-    .expected("a folder without tables and without a log")
-    .found(found.name)
-    .advice("name another folder, or move these files away if nothing needs them"))
-}
-
-/// The error if the second location of tables is not the one that `DIRECTORIES` names.
-#[cold]
-fn other_redirect(root: &dyn Storage, named: Option<&str>, given: Option<&dyn Storage>) -> Error {
-    let none = || "no second location of tables".to_string();
-    Error::invalid_argument(format!(
-        "the second location of the tables of the store {} is not the one that {DIRECTORIES} names",
-        root.describe()
-    ))
-    .in_file(DIRECTORIES)
-    .expected(named.map_or_else(none, String::from))
-    .found(given.map_or_else(none, |storage| storage.location()))
-    .advice(
-        "open the store by its path, which follows that file, or pass the storages that it names",
-    )
-}
-
-/// The error for a folder of a store that does not say whose it is.
-#[cold]
-fn no_owner(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
-    Error::corruption(
-        OWNER,
-        format!(
-            "{} is to hold the {parts} of the store {}, and does not say so",
-            storage.describe(),
-            root.describe()
-        ),
-    )
-    .expected(format!("a file {OWNER} that names the store"))
-    .found("no such file")
-    .advice("is its disk mounted? If this is the right folder, put the file back from a copy")
-}
-
-/// The error for a folder that cannot become a second location of tables, because of `why`.
-#[cold]
-fn no_new_location(root: &dyn Storage, storage: &dyn Storage, why: &str) -> Error {
-    Error::not_found(format!(
-        "the folder {} cannot become the second location of the tables of the store {}: {why}",
-        storage.describe(),
-        root.describe()
-    ))
-}
-
 /// Whether the folders of the store `id` that are not its own say that they hold the parts that are
 /// looked for in them, and its own folder has the log if that is looked for there.
 pub(super) fn are_owned(folders: &[Folder<'_>], id: StoreId) -> Result<bool> {
@@ -704,20 +521,4 @@ pub(super) fn are_owned(folders: &[Folder<'_>], id: StoreId) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// The error for a folder of the store in `root` that is another store's own folder as well.
-#[cold]
-fn holds_another_store(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
-    Error::invalid_argument(format!(
-        "{} holds the {parts} of the store {}, and another store was made in it",
-        storage.describe(),
-        root.describe()
-    ))
-    .in_file(CURRENT_NAME)
-    .expected("no such file")
-    .advice(
-        "each of the two stores would delete the other one's files: copy the folder, delete OWNER \
-         in the copy, which is the other store then, and delete CURRENT here",
-    )
 }

@@ -21,7 +21,7 @@ use siltstone_storage::{
     StorageErrorKind, WriteFile,
 };
 
-use super::{Directories, Owner};
+use super::text::{Directories, Owner};
 use crate::formats::manifest::read_current;
 use crate::formats::names::OWNER;
 use crate::types::error::Result;

@@ -8,8 +8,9 @@
 //! that it belongs to. By their files `OPENED` the folders know whether they belong to the same
 //! copy of the store (`docs/format/directories.md`).
 //!
-//! [`Claim`] and [`lease`] are how a store takes its folders, and [`refuse_headless_data`] and its
-//! like refuse folders that must not be opened or written.
+//! [`Claim`] and [`lease`] are how a store takes its folders. The functions in `refusals.rs` refuse
+//! folders that cannot hold its parts, and [`refuse_headless_data`] and its like refuse folders
+//! that must not be opened or written.
 //!
 //! Threading: plain values, and calls of one task during an open.
 
@@ -27,19 +28,23 @@ use crate::types::options::file::OPTIONS;
 use crate::types::options::{Options, RedirectDir};
 
 mod claim;
+mod leases;
 mod lost;
 mod missing;
 mod opened;
+mod refusals;
 mod refuse;
 mod text;
 
-pub(crate) use claim::{Claim, Redirect, Wish, lease, lease_shared, log_store_id, random_id};
+pub(crate) use claim::{Claim, Redirect, Wish, log_store_id, random_id};
+pub(crate) use leases::{lease, lease_shared};
 pub(crate) use lost::nothing_here;
 pub(crate) use missing::{Missing, why_unusable};
 pub(crate) use opened::Opened;
+pub(crate) use refusals::{exists, refuse_owned};
 pub(crate) use refuse::{
-    NO_CURRENT_ADVICE, exists, redirected_count, refuse_destroyed, refuse_headless_data,
-    refuse_owned, refuse_taking_out, refuse_unfinished,
+    NO_CURRENT_ADVICE, redirected_count, refuse_destroyed, refuse_headless_data, refuse_taking_out,
+    refuse_unfinished,
 };
 use text::is_on_device;
 pub(crate) use text::{Directories, Folder, Owner};
@@ -127,7 +132,7 @@ impl Storages {
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn refuse_same(&self) -> Result<()> {
-        claim::refuse_same(&self.folders())
+        refusals::refuse_same(&self.folders())
     }
 
     /// The storage of the second location, if its folder can be used.
@@ -504,7 +509,7 @@ pub(crate) fn redirect_by_file(
             };
             match (recorded, folders.iter().find(is_own)) {
                 (Some(recorded), _) => other_wish(recorded, &wish),
-                (None, Some((_, parts))) => Some(claim::is_own_folder(&wish.display(), *parts)),
+                (None, Some((_, parts))) => Some(refusals::is_own_folder(&wish.display(), *parts)),
                 (None, None) => None,
             }
         }

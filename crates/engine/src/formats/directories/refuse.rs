@@ -1,7 +1,6 @@
 //! Refuses folders that must not be opened or written: those that lost their `CURRENT`, those of an
-//! unfinished checkpoint or repair, those of a store that was being destroyed, those that hold
-//! parts of another store, and a second location of tables that is to be taken out with tables in
-//! it.
+//! unfinished checkpoint or repair, those of a store that was being destroyed, and a second
+//! location of tables that is to be taken out with tables in it.
 //!
 //! Invariant: nothing is changed.
 //!
@@ -9,8 +8,9 @@
 
 use siltstone_storage::{Storage, StorageErrorKind};
 
-use super::{Owner, Storages};
-use crate::formats::manifest::{self, StoreId};
+use super::Storages;
+use super::refusals::{exists, refuse_owned};
+use crate::formats::manifest;
 use crate::formats::names::{DESTROYED, PARTIAL};
 use crate::formats::version::StoreState;
 use crate::types::error::{Error, Result};
@@ -55,20 +55,6 @@ pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Refuses a folder that holds the log or the tables of another store than `id`. A store of its own
-/// in such a folder would delete them as orphans. `id` is `None` if no store is there.
-pub(crate) fn refuse_owned(root: &dyn Storage, id: Option<StoreId>) -> Result<()> {
-    match Owner::read(root) {
-        Ok(Some(owner)) if !id.is_some_and(|id| owner.names(id)) => {
-            Err(owner.refusal(root, id.is_some()))
-        }
-        Ok(_) => Ok(()),
-        // The store that is there may have been made beside a file of somebody else.
-        Err(error) if error.is_corruption() && id.is_some() => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 /// Refuses a folder in which a checkpoint or a repair was not finished. Both leave the same marker
@@ -164,13 +150,5 @@ fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
         }
         Err(error) if error.is_corruption() => Ok(true),
         Err(error) => Err(error),
-    }
-}
-
-pub(crate) fn exists(storage: &dyn Storage, name: &str) -> Result<bool> {
-    match storage.open(name) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind == StorageErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e.into()),
     }
 }
