@@ -7,44 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::folders::{Folders, Layout};
-use common::{contents, key, simulate, small};
+use common::locations::{Heard, ONE, components, flush_to_both, put_some, redirecting, tables};
+use common::{contents, key, simulate};
 use siltstone::stall::StallCause;
-use siltstone::{
-    Components, Event, EventListener, Keyspace, Options, StallPolicy, Storages, Store,
-};
+use siltstone::{Event, Options, Storages, Store};
 use siltstone_storage::fault::{Effect, Fault, FaultStorage, Rule};
 use siltstone_storage::{OpKind, RatedStorage, Rates, Runtime, Storage, StorageErrorKind};
 
-const ONE: Layout = Layout::of(0, 0);
-
 /// Longer than any test runs.
 const HANG: Duration = Duration::from_secs(3600);
-
-fn redirecting() -> Options {
-    Options {
-        stall_policy: StallPolicy::Redirect,
-        // Reads of tables are calls, and can hang.
-        map_tables: false,
-        ..small()
-    }
-}
-
-fn put_some(keyspace: &Keyspace, from: u64, count: u64, byte: u8) {
-    for i in from..from + count {
-        keyspace.put(&key(i), &[byte; 200]).unwrap();
-    }
-}
-
-/// The events of a store. No storage call is made while its lock is held.
-#[derive(Default)]
-#[allow(clippy::disallowed_types)]
-struct Heard(std::sync::Mutex<Vec<Event>>);
-
-impl EventListener for Heard {
-    fn on_event(&self, event: &Event) {
-        self.0.lock().unwrap().push(event.clone());
-    }
-}
 
 /// A store with a second location, whose calls can hang.
 struct Hanging {
@@ -63,11 +34,7 @@ impl Hanging {
             ..folders.storages(ONE)
         };
         let heard = Arc::new(Heard::default());
-        let components = Components {
-            listener: Some(heard.clone()),
-            ..Components::of(storages, rt.clone())
-        };
-        let store = Store::open_with(components, options).unwrap();
+        let store = Store::open_with(components(storages, rt, &heard), options).unwrap();
         Hanging {
             store,
             heard,
@@ -100,11 +67,7 @@ impl Hanging {
             ..redirecting()
         };
         let heard = Arc::new(Heard::default());
-        let components = Components {
-            listener: Some(heard.clone()),
-            ..Components::of(storages, rt.clone())
-        };
-        let store = Store::open_with(components, options).unwrap();
+        let store = Store::open_with(components(storages, rt, &heard), options).unwrap();
         Hanging {
             store,
             heard,
@@ -123,32 +86,6 @@ impl Hanging {
 
     fn redirected(&self) -> u64 {
         self.store.stats().counter("redirected_flush_count")
-    }
-
-    /// The tables at each location.
-    fn tables(&self) -> [u64; 2] {
-        let state = self.store.test_hooks().state();
-        let mut count = [0; 2];
-        for keyspace in state.keyspaces.values() {
-            for (_, table) in keyspace.version.tables() {
-                count[table.location as usize] += 1;
-            }
-        }
-        count
-    }
-
-    /// Flushes twice to location 1 and once to location 0, without compactions.
-    fn flush_to_both(&self) {
-        let hooks = self.store.test_hooks();
-        hooks.pause_compaction(true);
-        let keyspace = self.store.default_keyspace().unwrap();
-        for (round, location) in [1, 0, 1].into_iter().enumerate() {
-            hooks.force_location(Some(location));
-            put_some(&keyspace, round as u64 * 40, 100, round as u8);
-            keyspace.delete_range(&key(7), &key(9)).unwrap();
-            self.store.flush().unwrap();
-        }
-        hooks.force_location(None);
     }
 }
 
@@ -262,11 +199,11 @@ fn abandon(rt: &Runtime, kind: OpKind, tasks: u32) {
     let stats = store.stats();
     assert_eq!(stats.counter("abandoned_flush_count"), 1, "{kind:?}");
     assert_eq!(stats.jobs_failing, None, "{kind:?}");
-    assert_eq!(hanging.tables()[1], 0, "{kind:?}");
+    assert_eq!(tables(&hanging.store)[1], 0, "{kind:?}");
     // The late flush ends, and leaves nothing.
     rt.sleep(hang);
     assert_eq!(contents(store), wanted, "{kind:?}");
-    assert_eq!(hanging.tables()[1], 0, "{kind:?}");
+    assert_eq!(tables(&hanging.store)[1], 0, "{kind:?}");
     let left = hanging.folders.names()[1].clone();
     assert!(
         !left.iter().any(|name| name.ends_with(".tbl")),
@@ -324,11 +261,11 @@ fn deletions_that_hang_keep_nothing_else() {
     simulate(|rt| {
         let hanging = Hanging::new(&rt, redirecting());
         let store = &hanging.store;
-        hanging.flush_to_both();
+        flush_to_both(&hanging.store);
         hanging.second.add(hang(OpKind::Delete));
         store.test_hooks().pause_compaction(false);
         rt.sleep(Duration::from_secs(5));
-        assert_eq!(hanging.tables()[1], 0);
+        assert_eq!(tables(&hanging.store)[1], 0);
         assert!(hanging.second.fired_count(0) > 0);
         let keyspace = store.default_keyspace().unwrap();
         for round in 0..20 {
@@ -338,7 +275,7 @@ fn deletions_that_hang_keep_nothing_else() {
         store.wait_until_idle().unwrap();
         let names = hanging.folders.names();
         let on_disk = names[0].iter().filter(|n| n.ends_with(".tbl")).count();
-        assert_eq!(on_disk as u64, hanging.tables()[0]);
+        assert_eq!(on_disk as u64, tables(&hanging.store)[0]);
         let wanted = contents(store);
         let begun = rt.now();
         drop(keyspace);
@@ -389,7 +326,7 @@ fn a_compaction_that_hangs_keeps_no_task() {
     simulate(|rt| {
         let hanging = Hanging::new(&rt, redirecting());
         let store = &hanging.store;
-        hanging.flush_to_both();
+        flush_to_both(&hanging.store);
         store.test_hooks().close_tables();
         hanging.second.add(hang(OpKind::Read));
         store.test_hooks().pause_compaction(false);
@@ -484,7 +421,7 @@ fn range_deletes_of_an_unreachable_table_keep_nothing_else() {
     simulate(|rt| {
         let hanging = Hanging::new(&rt, redirecting());
         let store = &hanging.store;
-        hanging.flush_to_both();
+        flush_to_both(&hanging.store);
         store.test_hooks().close_tables();
         let away = Fault::Unreachable {
             limit: Duration::from_secs(30),

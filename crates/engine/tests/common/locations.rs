@@ -20,7 +20,7 @@ pub const TWO: Layout = ONE.and(1);
 pub fn redirecting() -> Options {
     Options {
         stall_policy: StallPolicy::Redirect,
-        // Reads of tables are calls, and can fail.
+        // Reads of tables are calls, and can fail or hang.
         map_tables: false,
         ..small()
     }
@@ -86,7 +86,7 @@ pub fn table_names(folders: &Folders) -> [Vec<String>; 3] {
 /// The events of a store. No storage call is made while its lock is held.
 #[derive(Default)]
 #[allow(clippy::disallowed_types)]
-pub struct Heard(std::sync::Mutex<Vec<Event>>);
+pub struct Heard(pub std::sync::Mutex<Vec<Event>>);
 
 impl EventListener for Heard {
     fn on_event(&self, event: &Event) {
