@@ -27,7 +27,7 @@ use std::path::Path;
 use siltstone_storage::{Epoch, ObjectMeta, Runtime, Storage, StorageError, StorageErrorKind};
 
 use super::missing::{self, Missing};
-use super::refusals::{
+use super::refuse_part::{
     exists, holds_another_store, no_new_location, no_owner, other_redirect, refuse_own_folder,
     refuse_owned, refuse_same, refuse_used,
 };

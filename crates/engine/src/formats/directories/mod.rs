@@ -8,7 +8,7 @@
 //! that it belongs to. By their files `OPENED` the folders know whether they belong to the same
 //! copy of the store (`docs/format/directories.md`).
 //!
-//! [`Claim`] and [`lease`] are how a store takes its folders. The functions in `refusals.rs` refuse
+//! [`Claim`] and [`lease`] are how a store takes its folders. The functions in `refuse_part.rs` refuse
 //! folders that cannot hold its parts, and [`refuse_headless_data`] and its like refuse folders
 //! that must not be opened or written.
 //!
@@ -32,8 +32,8 @@ mod leases;
 mod lost;
 mod missing;
 mod opened;
-mod refusals;
 mod refuse;
+mod refuse_part;
 mod text;
 
 pub(crate) use claim::{Claim, Redirect, Wish, log_store_id, random_id};
@@ -41,11 +41,11 @@ pub(crate) use leases::{lease, lease_shared};
 pub(crate) use lost::nothing_here;
 pub(crate) use missing::{Missing, why_unusable};
 pub(crate) use opened::Opened;
-pub(crate) use refusals::{exists, refuse_owned};
 pub(crate) use refuse::{
     NO_CURRENT_ADVICE, redirected_count, refuse_destroyed, refuse_headless_data, refuse_taking_out,
     refuse_unfinished,
 };
+pub(crate) use refuse_part::{exists, refuse_owned};
 use text::is_on_device;
 pub(crate) use text::{Directories, Folder, Owner};
 
@@ -132,7 +132,7 @@ impl Storages {
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn refuse_same(&self) -> Result<()> {
-        refusals::refuse_same(&self.folders())
+        refuse_part::refuse_same(&self.folders())
     }
 
     /// The storage of the second location, if its folder can be used.
@@ -509,7 +509,9 @@ pub(crate) fn redirect_by_file(
             };
             match (recorded, folders.iter().find(is_own)) {
                 (Some(recorded), _) => other_wish(recorded, &wish),
-                (None, Some((_, parts))) => Some(refusals::is_own_folder(&wish.display(), *parts)),
+                (None, Some((_, parts))) => {
+                    Some(refuse_part::is_own_folder(&wish.display(), *parts))
+                }
                 (None, None) => None,
             }
         }

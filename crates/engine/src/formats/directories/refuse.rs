@@ -9,7 +9,7 @@
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::Storages;
-use super::refusals::{exists, refuse_owned};
+use super::refuse_part::{exists, refuse_owned};
 use crate::formats::manifest;
 use crate::formats::names::{DESTROYED, PARTIAL};
 use crate::formats::version::StoreState;
