@@ -45,20 +45,28 @@ impl StreamSource for MemtableSource {
         Ok(Box::new(MemtableStream {
             iter,
             end: bounds.end.clone(),
-            log: self.mem.copy_log(&bounds.start, bounds.end.as_deref()),
+            log: None,
             value: Vec::new(),
+            before_copy: Some(COPY_AFTER_BYTES),
             started: false,
         }))
     }
 }
 
+/// A stream that has read this many bytes of values one by one copies the others. (The verification
+/// of a flush opens a stream for each block of its sample, and reads only that block.)
+const COPY_AFTER_BYTES: usize = 64 << 10;
+
 struct MemtableStream {
     iter: MemtableIter,
     end: Option<Vec<u8>>,
-    /// The values that are in the log.
+    /// The values that are in the log, from a certain key on.
     log: Option<LogCopy>,
     /// The value of the last entry, if it alone was read from the log.
     value: Vec<u8>,
+    /// How many more bytes are read one by one before the others are copied; `None` if that was
+    /// tried.
+    before_copy: Option<usize>,
     started: bool,
 }
 
@@ -90,6 +98,10 @@ impl EntryStream for MemtableStream {
             return Ok(None);
         }
         let mem = self.iter.memtable();
+        if self.before_copy == Some(0) {
+            self.before_copy = None;
+            self.log = mem.copy_log(self.iter.key(), self.end.as_deref());
+        }
         let copied = self.log.as_ref().map(|log| self.iter.value_in(log));
         let value = match copied {
             Some(Some(value)) => value,
@@ -98,6 +110,9 @@ impl EntryStream for MemtableStream {
                 self.value.clear();
                 let read = self.iter.append_value(&mut self.value);
                 read.map_err(|error| unread(mem, error))?;
+                if let Some(left) = &mut self.before_copy {
+                    *left = left.saturating_sub(self.value.len());
+                }
                 &self.value
             }
             _ => self.iter.value(),

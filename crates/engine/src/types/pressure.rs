@@ -248,7 +248,8 @@ impl Limits {
     }
 
     /// The bytes that memtables whose values are in the log may take in memory, besides
-    /// [`Limits::memory_bytes`], before writers are slowed down. At twice as many writers stop.
+    /// [`Limits::memory_bytes`], before their flushes begin in a burst. At one and a half times as
+    /// many writers are slowed down, and at twice as many they stop.
     pub fn key_bytes(&self) -> u64 {
         self.memory_bytes() / 2
     }
@@ -427,8 +428,8 @@ fn redirect(load: &Load, limits: &Limits) -> Decision {
     let log_limit = limits.log_limit(load);
     // The flush of a log-backed memtable frees little memory. A stop would have to wait for many,
     // so before that comes a long way at the pace of the flushes.
-    let keys_from = limits.key_bytes();
-    let keys_full = keys_from.saturating_mul(2);
+    let keys_full = limits.key_bytes().saturating_mul(2);
+    let keys_from = keys_full / 4 * 3;
     // Without one, the active memtable can be sealed whatever it holds.
     let has_whole = load.whole_memtable_count() > 0;
     if has_sealed {
@@ -590,9 +591,9 @@ mod tests {
             };
             decide(&load, &limits)
         };
-        assert_eq!(with(199), Decision::Pass);
-        assert_eq!(with(200), pace(StallCause::MemtableSlowdown, 200, 1250));
-        assert_eq!(with(300), pace(StallCause::MemtableSlowdown, 200, 1025));
+        assert_eq!(with(299), Decision::Pass);
+        assert_eq!(with(300), pace(StallCause::MemtableSlowdown, 300, 1250));
+        assert_eq!(with(350), pace(StallCause::MemtableSlowdown, 300, 1025));
         assert_eq!(with(400), stop(StallCause::SealedMemtables, 4));
     }
 
