@@ -107,9 +107,7 @@ impl JobRunner {
     /// Begins a flush. `None` if the memtable is empty.
     pub(crate) fn begin_flush(&self, spec: &FlushSpec<'_>) -> Option<Begun> {
         let job = self.flush_job(spec)?;
-        let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource {
-            mem: spec.mem.clone(),
-        });
+        let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource::new(spec.mem.clone()));
         let mut inputs = InputMap::new();
         inputs.add_stream(0, STREAM, stream.clone());
         let sample = self.flush_sample();

@@ -3,6 +3,7 @@
 //! Threading: shared; a sealed memtable does not change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::error::TableError;
@@ -16,7 +17,18 @@ use crate::types::error::{Error, ErrorKind};
 
 /// A sealed memtable as a job's stream.
 pub(crate) struct MemtableSource {
-    pub(crate) mem: Arc<Memtable>,
+    mem: Arc<Memtable>,
+    /// Whether a stream was opened: the first one is read to its end.
+    is_opened: AtomicBool,
+}
+
+impl MemtableSource {
+    pub(crate) fn new(mem: Arc<Memtable>) -> MemtableSource {
+        MemtableSource {
+            mem,
+            is_opened: AtomicBool::new(false),
+        }
+    }
 }
 
 impl StreamSource for MemtableSource {
@@ -47,14 +59,18 @@ impl StreamSource for MemtableSource {
             end: bounds.end.clone(),
             log: None,
             value: Vec::new(),
-            before_copy: Some(COPY_AFTER_BYTES),
+            before_copy: match self.is_opened.swap(true, Ordering::Relaxed) {
+                false => Some(0),
+                true => Some(COPY_AFTER_BYTES),
+            },
             started: false,
         }))
     }
 }
 
-/// A stream that has read this many bytes of values one by one copies the others. (The verification
-/// of a flush opens a stream for each block of its sample, and reads only that block.)
+/// A stream after the first one that has read this many bytes of values one by one copies the
+/// others. (The verification of a flush opens a stream for each block of its sample, and reads only
+/// that block.)
 const COPY_AFTER_BYTES: usize = 64 << 10;
 
 struct MemtableStream {

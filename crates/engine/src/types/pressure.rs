@@ -251,7 +251,9 @@ impl Limits {
     /// [`Limits::memory_bytes`], before their flushes begin in a burst. At one and a half times as
     /// many writers are slowed down, and at twice as many they stop.
     pub fn key_bytes(&self) -> u64 {
-        self.memory_bytes() / 2
+        // A part of one memtable would be used up by the keys of a few.
+        let least = self.memtable_bytes.saturating_mul(2);
+        self.memory_bytes().max(least) / 2
     }
 
     /// The bytes of unflushed memtables at which writers stop with `redirect`.

@@ -110,10 +110,11 @@ impl Drawn {
         let taken = bytes + streams * self.rates.queued_bytes_max;
         let us = taken * 1_000_000 / self.rates.write_bytes_per_s;
         // What was left in the log is read by a flush, and by the task that leaves it there, which
-        // reads up to four times as much because of other keyspaces.
+        // reads up to four times as much because of other keyspaces. The verification of the flush
+        // reads single values, each of which waits for the large reads of the others.
         let read_us = match (self.redirect_log_bytes_max, self.rates.read_bytes_per_s) {
             (0, _) | (_, 0) => 0,
-            (_, rate) => self.keyspaces * 5 * memtable * streams * 1_000_000 / rate,
+            (_, rate) => self.keyspaces * 8 * memtable * streams * 1_000_000 / rate,
         };
         // The syncs of the log, of a table and its folder, and of the manifest, for each flush that
         // is waited for.
