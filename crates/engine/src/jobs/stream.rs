@@ -3,8 +3,8 @@
 //! Threading: shared; a sealed memtable does not change.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwapOption;
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{EntryStream, StreamEntry, StreamSource};
@@ -18,15 +18,16 @@ use crate::types::error::{Error, ErrorKind};
 /// A sealed memtable as a job's stream.
 pub(crate) struct MemtableSource {
     mem: Arc<Memtable>,
-    /// Whether a stream was opened: the first one is read to its end.
-    is_opened: AtomicBool,
+    /// The values that the first stream has copied from the log. The verification of the flush reads
+    /// them again, with a stream for each block of its sample.
+    log: Arc<ArcSwapOption<LogCopy>>,
 }
 
 impl MemtableSource {
     pub(crate) fn new(mem: Arc<Memtable>) -> MemtableSource {
         MemtableSource {
             mem,
-            is_opened: AtomicBool::new(false),
+            log: Arc::default(),
         }
     }
 }
@@ -57,32 +58,23 @@ impl StreamSource for MemtableSource {
         Ok(Box::new(MemtableStream {
             iter,
             end: bounds.end.clone(),
-            log: None,
+            log: self.log.load_full(),
+            copied: self.log.clone(),
             value: Vec::new(),
-            before_copy: match self.is_opened.swap(true, Ordering::Relaxed) {
-                false => Some(0),
-                true => Some(COPY_AFTER_BYTES),
-            },
             started: false,
         }))
     }
 }
 
-/// A stream after the first one that has read this many bytes of values one by one copies the
-/// others. (The verification of a flush opens a stream for each block of its sample, and reads only
-/// that block.)
-const COPY_AFTER_BYTES: usize = 64 << 10;
-
 struct MemtableStream {
     iter: MemtableIter,
     end: Option<Vec<u8>>,
-    /// The values that are in the log, from a certain key on.
-    log: Option<LogCopy>,
+    /// The values that are in the log.
+    log: Option<Arc<LogCopy>>,
+    /// Where the next streams find them.
+    copied: Arc<ArcSwapOption<LogCopy>>,
     /// The value of the last entry, if it alone was read from the log.
     value: Vec<u8>,
-    /// How many more bytes are read one by one before the others are copied; `None` if that was
-    /// tried.
-    before_copy: Option<usize>,
     started: bool,
 }
 
@@ -104,6 +96,10 @@ impl EntryStream for MemtableStream {
         if self.started && self.iter.is_valid() {
             self.iter.next();
         }
+        if !self.started && self.log.is_none() {
+            self.log = self.iter.memtable().copy_log().map(Arc::new);
+            self.copied.store(self.log.clone());
+        }
         self.started = true;
         if !self.iter.is_valid()
             || self
@@ -114,10 +110,6 @@ impl EntryStream for MemtableStream {
             return Ok(None);
         }
         let mem = self.iter.memtable();
-        if self.before_copy == Some(0) {
-            self.before_copy = None;
-            self.log = mem.copy_log(self.iter.key(), self.end.as_deref());
-        }
         let copied = self.log.as_ref().map(|log| self.iter.value_in(log));
         let value = match copied {
             Some(Some(value)) => value,
@@ -126,9 +118,6 @@ impl EntryStream for MemtableStream {
                 self.value.clear();
                 let read = self.iter.append_value(&mut self.value);
                 read.map_err(|error| unread(mem, error))?;
-                if let Some(left) = &mut self.before_copy {
-                    *left = left.saturating_sub(self.value.len());
-                }
                 &self.value
             }
             _ => self.iter.value(),

@@ -93,7 +93,20 @@ impl Drawn {
     fn flush_time(&self) -> Duration {
         let bytes = self.memtable_bytes * self.streams() * self.keyspaces;
         let bytes = bytes + self.rates.queued_bytes_max;
-        Duration::from_micros(bytes * 1_000_000 / self.rates.write_bytes_per_s)
+        let written = Duration::from_micros(bytes * 1_000_000 / self.rates.write_bytes_per_s);
+        written + self.log_read_time()
+    }
+
+    /// How long it takes to read a memtable that leaves its values in the log: for its flush, and
+    /// before that to find the values, where up to four times its bytes are read because of other
+    /// keyspaces.
+    fn log_read_time(&self) -> Duration {
+        let memtable = self.memtable_bytes.max(self.batch_bytes);
+        let bytes = self.keyspaces * 5 * memtable * self.streams();
+        match (self.redirect_log_bytes_max, self.rates.read_bytes_per_s) {
+            (0, _) | (_, 0) => Duration::ZERO,
+            (_, rate) => Duration::from_micros(bytes * 1_000_000 / rate),
+        }
     }
 
     /// The longest time that a put may wait.
@@ -101,7 +114,8 @@ impl Drawn {
     /// A writer waits until storage has taken the batches of its keyspace that are before it, one
     /// memtable of its keyspace and the flush that runs already. The storage is shared by the log,
     /// the flushes and the compactions, which all have an append waiting at any time, so a flush
-    /// gets one part of so many; and the keyspaces share the flushes.
+    /// gets one part of so many; and the keyspaces share the flushes. If values are in the log, the
+    /// two memtables that are waited for are read there first.
     fn bound(&self) -> Duration {
         let streams = self.streams();
         let memtable = self.memtable_bytes.max(self.batch_bytes);
@@ -109,17 +123,10 @@ impl Drawn {
         let bytes = self.keyspaces * before * streams * 10 / 8;
         let taken = bytes + streams * self.rates.queued_bytes_max;
         let us = taken * 1_000_000 / self.rates.write_bytes_per_s;
-        // What was left in the log is read by a flush, and by the task that leaves it there, which
-        // reads up to four times as much because of other keyspaces. The verification of the flush
-        // reads single values, each of which waits for the large reads of the others.
-        let read_us = match (self.redirect_log_bytes_max, self.rates.read_bytes_per_s) {
-            (0, _) | (_, 0) => 0,
-            (_, rate) => self.keyspaces * 8 * memtable * streams * 1_000_000 / rate,
-        };
         // The syncs of the log, of a table and its folder, and of the manifest, for each flush that
         // is waited for.
         let syncs = 8 * (1 + self.keyspaces as u32);
-        Duration::from_micros(us + read_us) + self.rates.sync_time * syncs + SLACK
+        Duration::from_micros(us) + self.log_read_time() * 2 + self.rates.sync_time * syncs + SLACK
     }
 }
 

@@ -41,6 +41,7 @@ impl LogSegment {
 
 /// The values that a memtable has in the log, copied into memory for a flush. It needs them in the
 /// order of the keys, and reads them in that of the log.
+#[derive(Default)]
 pub(crate) struct LogCopy {
     /// The segment and the offset of each value, ascending, and where it begins in `bytes`.
     values: Vec<(u32, u32, usize)>,
@@ -170,14 +171,18 @@ impl Memtable {
         Ok(made)
     }
 
-    /// A copy of the values of these keys that are in the log. `None` if it cannot be made: then
-    /// each value is read for itself, and reports why it cannot be read.
-    pub(crate) fn copy_log(self: &Arc<Self>, start: &[u8], end: Option<&[u8]>) -> Option<LogCopy> {
+    /// A copy of the values that are in the log, for a log-backed memtable. If it cannot be made, it
+    /// is empty: then each value is read for itself, and reports why it cannot be read.
+    pub(crate) fn copy_log(self: &Arc<Self>) -> Option<LogCopy> {
         let in_log = self.log_backed.as_ref()?;
+        Some(self.copy_of(&in_log.segments).unwrap_or_default())
+    }
+
+    fn copy_of(self: &Arc<Self>, segments: &[LogSegment]) -> Option<LogCopy> {
         let mut addresses = Vec::new();
         let mut iter = self.iter();
-        iter.seek(start, u64::MAX >> 8);
-        while iter.is_valid() && end.is_none_or(|end| iter.key() < end) {
+        iter.seek_to_first();
+        while iter.is_valid() {
             if self.tree.records.kind(iter.record()) == VALUE_ADDRESS {
                 addresses.push(ValueAddress::decode(iter.own_value())?);
             }
@@ -198,8 +203,7 @@ impl Memtable {
         let mut read = Vec::new();
         for group in addresses.chunk_by(is_near) {
             let (first, last) = (group[0], group[group.len() - 1]);
-            let mut segments = in_log.segments.iter();
-            let segment = segments.find(|s| s.segment == first.segment)?;
+            let segment = { segments }.iter().find(|s| s.segment == first.segment)?;
             read.resize((last.end() - u64::from(first.offset)) as usize, 0);
             segment.file.read_at(first.offset.into(), &mut read).ok()?;
             for address in group {
