@@ -48,10 +48,11 @@ pub(crate) struct LogCopy {
     bytes: Vec<u8>,
 }
 
-/// Values between which fewer bytes lie are read together, ...
+/// Two neighbouring values are read by one call if they begin in the same [`READ_BYTES`] of the
+/// segment and fewer than this many bytes lie between them.
 const GAP_BYTES: u64 = 32 << 10;
 
-/// ... if they begin in the same part of this size, in bytes.
+/// A call reads at most this many bytes and one value.
 const READ_BYTES: u32 = 1 << 20;
 
 /// What a log-backed memtable has besides its entries.
