@@ -68,7 +68,7 @@ pub(super) fn has_room(env: &Env, map: &KeyspaceMap) -> bool {
 }
 
 /// Whether the memtables that have their values in memory take three quarters of what the unflushed
-/// ones may take. Then writers wait for this memory soon, or do, and what frees it comes first.
+/// ones may take. Then writers wait for this memory, or will soon, so it is freed first.
 pub(super) fn is_memory_short(view: &KeyspaceView, limits: &Limits) -> bool {
     let all = view.sealed().chain([view.active()]);
     let whole = all.filter(|source| !source.mem.is_log_backed());
