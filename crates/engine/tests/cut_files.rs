@@ -195,10 +195,14 @@ fn a_log_cut_under_appends_is_reported() {
                 },
             )
         };
-        // The first segments are small. Only larger ones are written through a map.
-        let large = |path: &Path| std::fs::metadata(path).unwrap().len() >= 2 << 20;
+        // The first segments are small. Only larger ones are written through a map. Segments are
+        // prepared ahead, so the one that is being written has to be large.
+        let is_large = || {
+            let newest = path.join(format!("{:012}.log", store.stats().log.newest_segment));
+            std::fs::metadata(newest).unwrap().len() >= 2 << 20
+        };
         let mut filled = 0;
-        while !files(&path, ".log").iter().any(|s| large(s)) {
+        while !is_large() {
             (filled..filled + 200).for_each(|i| write(i).unwrap());
             filled += 200;
         }
