@@ -119,10 +119,11 @@ fn a_load_goes_on_after_its_device_was_started_again() {
         }
         device.run();
     }
-    stdin.write_all(&input[fed * line..]).unwrap();
+    let fed = stdin.write_all(&input[fed * line..]);
     drop(stdin);
     let said = result(child);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    fed.unwrap();
     assert!(said.out.contains("loaded 60,000 records"), "{}", said.out);
     assert_eq!(silt(["count", &url]).fine(), "60000\n");
     let scanned = silt(["scan", &url]).fine();
