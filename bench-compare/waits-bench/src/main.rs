@@ -2,9 +2,9 @@
 //!
 //! `cargo xtask bench waits-bench SCENARIO` runs each engine in a process of its own, in
 //! interleaved rounds after one run that is not counted, and prints medians with the lowest and the
-//! highest round. The scenarios ([`Scenario`]) are a fill (closed loop), puts that arrive at a fixed
-//! rate (open loop), bursts with calm between them, and one overloaded keyspace beside seven others.
-//! With `--write-bytes-per-s` the disk is a *shaped stand-in*: siltstone's storage behind
+//! highest round. The scenarios ([`Scenario`]) are a fill (closed loop), puts that arrive at a
+//! fixed rate (open loop), bursts with calm between them, and one overloaded keyspace beside seven
+//! others. With `--write-bytes-per-s` the disk is a *shaped stand-in*: siltstone's storage behind
 //! [`RatedStorage`](siltstone_storage::rated), so the other engines do not take part.
 //!
 //! Threading: the parent starts one child at a time. A child's threads are those of its scenario.

@@ -19,7 +19,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let file = options.create(true).append(true).open(path);
     let mut file = file.map_err(|e| format!("{}: {e}", path.display()))?;
-    // The first run of several has been half as fast as the same one later, whichever engine it was.
+    // The first run of several has been half as fast as the same one later, whichever engine it
+    // was.
     if let Some(first) = arguments.engines.first() {
         eprintln!("a run that is not counted: {first}");
         child(first)?;

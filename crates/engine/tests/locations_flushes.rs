@@ -290,7 +290,7 @@ fn a_table_that_cannot_be_read_stays_where_it_is() {
         store.wait_until_idle().unwrap();
         assert!(tables(&store)[1] > 0);
         assert_eq!(store.stats().health, "good");
-        // Who asks for a compaction learns why it fails.
+        // The caller of a compaction gets the error with which it fails.
         let error = keyspace.compact_range(None, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io, "{error}");
         second.clear();

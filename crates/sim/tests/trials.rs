@@ -423,8 +423,8 @@ fn storage_errors() {
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
 
-/// The gate has two seeds for each story: a fifth of its calls, and at these, one in 46 of the calls
-/// of the recovery. The ten times as many seeds of `cargo xtask trials` take all calls.
+/// The gate has two seeds for each story: a fifth of its calls, and at these, one in 46 of the
+/// calls of the recovery. The ten times as many seeds of `cargo xtask trials` take all calls.
 #[test]
 fn every_call() {
     let by_story = Story::ALL

@@ -29,8 +29,8 @@ const COUNT_FACTOR: u64 = 4;
 /// A flush is deferred while the log has at most this part of the bytes at which writers stop.
 const LOG_PART: (u64, u64) = (5, 8);
 
-/// Whether the store has the task that leaves values in the log. If the store has a second location,
-/// flushes that are behind go there instead.
+/// Whether the store has the task that leaves values in the log. If the store has a second
+/// location, flushes that are behind go there instead.
 pub(crate) fn has_task(env: &Env) -> bool {
     env.options().redirect_log_bytes_max > 0 && !env.locations().exists()
 }
@@ -146,8 +146,8 @@ impl Deferral<'_> {
             && !is_below_run
     }
 
-    /// Whether the task of `jobs/log_backed.rs` is about to reach the memtable. If too many wait for
-    /// that task, flushes help.
+    /// Whether the task of `jobs/log_backed.rs` is about to reach the memtable. If too many wait
+    /// for that task, flushes help.
     fn leaves_values_soon(&self, view: &KeyspaceView, source: &MemSource, limits: &Limits) -> bool {
         let whole = (view.sealed_count - view.log_backed_count) as u64;
         view.sealed_count >= 2

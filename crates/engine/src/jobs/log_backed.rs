@@ -4,8 +4,8 @@
 //! Invariants: a memtable is replaced while its mark `flushing` is set, so no flush of it begins
 //! meanwhile; the mark is set and the view is replaced under the lock of the schedule. The memtable
 //! holds the log until its flush is installed, so the segments exist when they are pinned. What is
-//! read back is verified as a replay verifies it. If anything is not as expected, the memtable stays
-//! as it is.
+//! read back is verified as a replay verifies it. If anything is not as expected, the memtable
+//! stays as it is.
 //!
 //! Threading: one task builds log-backed memtables ([`leave_values`]). [`Deferral`] is asked under
 //! the lock of the schedule. No I/O happens under that lock.
@@ -61,8 +61,8 @@ fn take(jobs: &Jobs) -> Option<(Arc<KeyspaceCore>, Arc<MemSource>)> {
     let mut best: Option<(Arc<KeyspaceCore>, Arc<MemSource>)> = None;
     for keyspace in map.by_id.values() {
         let view = keyspace.view();
-        // While one memtable waits or is flushed, the next one leaves its values. (A burst that ends
-        // because its writers wait for memory is not over.)
+        // While one memtable waits or is flushed, the next one leaves its values. (A burst that
+        // ends because its writers wait for memory is not over.)
         let is_burst =
             keyspace.watch.burst_ends() > since_open || is_memory_short(&view, &keyspace.limits());
         let is_behind = keyspace.watch.is_behind() && is_burst;

@@ -18,8 +18,8 @@ use crate::types::error::{Error, ErrorKind};
 /// A sealed memtable as a job's stream.
 pub(crate) struct MemtableSource {
     mem: Arc<Memtable>,
-    /// The values that the first stream has copied from the log. The verification of the flush reads
-    /// them again, with a stream for each block of its sample.
+    /// The values that the first stream has copied from the log. The verification of the flush
+    /// reads them again, with a stream for each block of its sample.
     log: Arc<ArcSwapOption<LogCopy>>,
 }
 

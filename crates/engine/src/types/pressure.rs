@@ -222,8 +222,8 @@ impl Limits {
         }
     }
 
-    /// The depth of level 0 up to which no writer waits soon: half of that at which the first one is
-    /// slowed down.
+    /// The depth of level 0 up to which no writer waits soon: half of that at which the first one
+    /// is slowed down.
     pub(crate) fn calm_depth(&self) -> u64 {
         let first = match self.policy {
             StallPolicy::Redirect => self.l0_stop,
@@ -251,7 +251,7 @@ impl Limits {
     /// [`Limits::memory_bytes`], before their flushes begin in a burst. At one and a half times as
     /// many writers are slowed down, and at twice as many they stop.
     pub fn key_bytes(&self) -> u64 {
-        // A part of one memtable would be used up by the keys of a few.
+        // With one sealed memtable, half of it would be too little for the keys of a few.
         let least = self.memtable_bytes.saturating_mul(2);
         self.memory_bytes().max(least) / 2
     }

@@ -109,8 +109,8 @@ impl Media {
         self.redirect.is_some()
     }
 
-    /// Does what a user does if the store has left the folder of the second location, and refuses it
-    /// because of tables there. Returns whether there were any.
+    /// Does what a user does if the store has left the folder of the second location, and refuses
+    /// it because of tables there. Returns whether there were any.
     pub(crate) fn move_unowned_tables_away(&self) -> Result<bool, String> {
         let Some(at) = self.redirect else {
             return Ok(false);

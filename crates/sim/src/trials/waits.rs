@@ -83,8 +83,8 @@ impl Drawn {
         }
     }
 
-    /// The calls that wait for the storage at the same time: those of the log, and of each flush and
-    /// compaction.
+    /// The calls that wait for the storage at the same time: those of the log, and of each flush
+    /// and compaction.
     fn streams(&self) -> u64 {
         2 + u64::from(self.background_tasks)
     }

@@ -8,9 +8,9 @@
 //! that it belongs to. By their files `OPENED` the folders know whether they belong to the same
 //! copy of the store (`docs/format/directories.md`).
 //!
-//! [`Claim`] and [`lease`] are how a store takes its folders. The functions in `refuse_part.rs` refuse
-//! folders that cannot hold its parts, and [`refuse_headless_data`] and its like refuse folders
-//! that must not be opened or written.
+//! [`Claim`] and [`lease`] are how a store takes its folders. The functions in `refuse_part.rs`
+//! refuse folders that cannot hold its parts, and [`refuse_headless_data`] and its like refuse
+//! folders that must not be opened or written.
 //!
 //! Threading: plain values, and calls of one task during an open.
 

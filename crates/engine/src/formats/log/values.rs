@@ -113,9 +113,9 @@ impl ValueAddress {
     }
 }
 
-/// Calls `found` for each put in this part of a segment, in the order of their sequence numbers, with
-/// the number, the entry, and the offset in the segment at which the value begins. `salt` is that of
-/// the chain to which the segment belongs.
+/// Calls `found` for each put in this part of a segment, in the order of their sequence numbers,
+/// with the number, the entry, and the offset in the segment at which the value begins. `salt` is
+/// that of the chain to which the segment belongs.
 ///
 /// # Errors
 /// Those of the storage; `Corruption` if there is anything but whole records.

@@ -172,8 +172,8 @@ impl Memtable {
         Ok(made)
     }
 
-    /// A copy of the values that are in the log, for a log-backed memtable. If it cannot be made, it
-    /// is empty: then each value is read for itself, and reports why it cannot be read.
+    /// A copy of the values that are in the log, for a log-backed memtable. If it cannot be made,
+    /// it is empty: then each value is read for itself, and reports why it cannot be read.
     pub(crate) fn copy_log(self: &Arc<Self>) -> Option<LogCopy> {
         let in_log = self.log_backed.as_ref()?;
         Some(self.copy_of(&in_log.segments).unwrap_or_default())
