@@ -134,6 +134,16 @@ impl IndexBuilder {
         &self.separators[start..self.separator_ends[i] as usize]
     }
 
+    /// The separator of the last block: user key and trailer. `None` if there are no blocks.
+    pub(crate) fn last_separator(&self) -> Option<(&[u8], u64)> {
+        let last = self.len().checked_sub(1)?;
+        let trailer = match self.trailers.last() {
+            Some((block, trailer)) if *block as usize == last => *trailer,
+            _ => HIGHEST_TRAILER,
+        };
+        Some((self.separator(last), trailer))
+    }
+
     /// Appends the stored index, without its checksum.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let n = self.len();

@@ -3,8 +3,8 @@
 //!
 //! A table is an immutable sorted file of entries:
 //! `blocks | filter | index | range deletes | properties | footer`. [`TableWriter`] writes one from
-//! a stream of entries, and [`TableReader`] looks keys up in it. `docs/format/table.md` describes
-//! the bytes, `docs/rfc/0002a-table-format.md` the reasons.
+//! a stream of entries, [`TableAssembler`] from finished blocks, and [`TableReader`] looks keys up
+//! in it. `docs/format/table.md` describes the bytes, `docs/rfc/0002a-table-format.md` the reasons.
 //!
 //! Rules of the crate: bytes from disk are checked before they are trusted, and never cause a
 //! panic, an unbounded allocation or an access out of bounds. Damage is a
@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod assembly;
 pub mod block;
 pub mod check;
 pub mod checksum;
@@ -37,6 +38,7 @@ pub mod salvage;
 pub(crate) mod testing;
 pub mod writer;
 
+pub use assembly::TableAssembler;
 pub use compress::Codec;
 pub use error::{Damage, Result, TableError};
 pub use key::Kind;

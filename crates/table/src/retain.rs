@@ -198,6 +198,12 @@ impl Stripes {
         Stripes { ends }
     }
 
+    /// The ends of the stripes, ascending and distinct: the snapshots below the published number,
+    /// and that number.
+    pub fn ends(&self) -> &[u64] {
+        &self.ends
+    }
+
     /// The stripe of a sequence number.
     #[inline]
     pub fn of(&self, seq: u64) -> usize {
@@ -304,7 +310,7 @@ pub enum Verdict {
 const NONE: u32 = u32::MAX;
 
 /// Applies the drop rules to the entries of a subjob, in order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Retain {
     rules: DropRules,
     stripes: Stripes,
@@ -391,6 +397,28 @@ impl Retain {
             ended: 0,
             newer: None,
         }
+    }
+
+    /// The rules that are applied.
+    pub fn rules(&self) -> DropRules {
+        self.rules
+    }
+
+    /// The stripes of sequence numbers.
+    pub fn stripes(&self) -> &Stripes {
+        &self.stripes
+    }
+
+    /// The key ranges in which older data outside the job can hold keys. They are disjoint, not
+    /// empty, and ascend.
+    pub fn older(&self) -> &[KeyRange] {
+        &self.older
+    }
+
+    /// All fragments of the subjob, in the order of the format. Those that are dropped or trimmed
+    /// are here as a whole, because they still cover entries.
+    pub fn fragments(&self) -> &[RangeDelete] {
+        &self.fragments
     }
 
     /// The fragments that survive, and how many were dropped. A fragment that was only trimmed

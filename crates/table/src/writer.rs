@@ -1,17 +1,16 @@
 //! Writes one table file from a stream of entries.
 //!
 //! The caller decides where tables end, because the layout is a function of the whole run (see
-//! `layout`). The writer ends blocks (see `block::extent`), checks limits, collects columns and
-//! writes in large pieces. Values go directly to the output buffer. A value that is too large for
-//! it is written from the caller's memory without a copy.
+//! `layout`). The writer ends blocks (see `block::extent`), checks limits and collects columns. Its
+//! [`TableAssembler`] makes a table of the finished blocks, and writes it in large pieces. Values
+//! go directly to the output buffer. A value that is too large for it is written from the caller's
+//! memory without a copy.
 //!
 //! Invariants: the written bytes are a function of the entries and the options, and of the block
 //! ends that the caller asked for, if any.
 //! Memory is bounded by the output buffer, one block, the index, and eight bytes per distinct user
 //! key for the filter. Nothing is synced: a finished table is durable when the caller has synced
-//! file and folder. But write-back is started every 2 MiB, so that the disk works during the merge
-//! and the caller's final sync finds little left. Measured for a 64 MiB table, that sync takes 2 ms
-//! instead of 35, and the whole merge takes a third less time.
+//! file and folder.
 //!
 //! Threading: one owner.
 
@@ -19,88 +18,29 @@ use std::sync::Arc;
 
 use siltstone_storage::WriteFile;
 
-use crate::block::{BlockBuilder, BlockEnd, BlockRule, PAGE_BYTES, Stored};
-use crate::checksum::{Digest, crc32c, crc32c_append};
+use crate::assembly::{
+    AssemblyBuffers, DIRECT_BYTES, EntryCounts, FilterBytes, FinishedBlock, TableAssembler,
+};
+pub use crate::assembly::{TableSummary, WriterOptions};
+use crate::block::{BlockBuilder, BlockEnd, BlockRule, Stored};
+use crate::checksum::crc32c_append;
 use crate::compress::{Codec, MAX_COMPRESSED_PART_BYTES};
-use crate::error::{Damage, Result, TableError};
-use crate::filter::Filter;
-use crate::footer::Footer;
-use crate::index::IndexBuilder;
+use crate::error::{Result, TableError};
 use crate::key::{HIGHEST_TRAILER, Kind, common_prefix, hash, kind_of, seq_of};
 use crate::limits::{
-    MAX_BITS_PER_KEY, MAX_BLOCK_ENTRIES, MAX_BLOCK_SIZE_BYTES, MAX_BLOCK_TAIL_BYTES,
-    MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BLOCK_SIZE_BYTES,
+    MAX_BLOCK_ENTRIES, MAX_BLOCK_TAIL_BYTES, MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES,
 };
-use crate::properties::{LAYOUT_VERSION, Properties};
-use crate::rangedel::{RangeDelete, RangeDeletes, stored_key_bytes};
+use crate::rangedel::RangeDelete;
 
 /// Values of this size or larger are passed to the file without a copy, if they are not compressed.
-pub const DIRECT_VALUE_BYTES: usize = 1 << 20;
-
-/// Write-back is started after this many bytes.
-const WRITE_BEHIND_BYTES: u64 = 2 << 20;
-
-/// How a table is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriterOptions {
-    /// Filter bits per distinct user key, 0 to 20. 0 means no filter.
-    pub bits_per_key: u8,
-    /// How blocks are compressed.
-    pub codec: Codec,
-    /// The codec's level, one of [`Codec::levels`].
-    pub level: u8,
-    /// The block size of the layout in bytes before compression, 512 to 32768. It is stored as a
-    /// property.
-    pub block_size_bytes: u64,
-    /// The number of bytes that are collected before each append to the file. Appends end at
-    /// multiples of it, except around large values and at the end of the file.
-    pub write_piece_bytes: usize,
-    /// The keyspace that the table is written for (a property), or `None` for a table that belongs
-    /// to no store.
-    pub keyspace: Option<u32>,
-}
-
-impl Default for WriterOptions {
-    fn default() -> Self {
-        WriterOptions {
-            bits_per_key: 10,
-            codec: Codec::None,
-            level: 0,
-            block_size_bytes: 4 << 10,
-            write_piece_bytes: 2 << 20,
-            keyspace: None,
-        }
-    }
-}
-
-/// What the manifest and an outcome record of a finished table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableSummary {
-    /// Counts, bounds and sequence range, as stored in the table.
-    pub properties: Properties,
-    /// The raw size of all entries in bytes.
-    pub raw_bytes: u64,
-    /// The size of the file in bytes.
-    pub file_bytes: u64,
-    /// The digest in the footer.
-    pub digest: u64,
-    /// The start of the first range delete, if there is one.
-    pub range_delete_start: Option<Vec<u8>>,
-    /// The (exclusive) end of the last range delete, if there is one.
-    pub range_delete_end: Option<Vec<u8>>,
-}
+pub const DIRECT_VALUE_BYTES: usize = DIRECT_BYTES;
 
 /// A table being written.
 pub struct TableWriter {
-    file: Arc<dyn WriteFile>,
-    options: WriterOptions,
-    /// Bytes that were not yet written. They end with the current block's values.
-    out: Vec<u8>,
-    /// The number of bytes of the table before `out`.
-    flushed_bytes: u64,
-    /// The number of bytes of the table whose write-back was started.
-    behind_bytes: u64,
-    /// The offset in `out` of the current block's values that no checksum covers yet.
+    /// The finished blocks. Its buffer ends with the current block's values.
+    assembly: TableAssembler,
+    /// The offset in the assembly's buffer of the current block's values that no checksum covers
+    /// yet.
     block_start: usize,
     /// The checksum of the block's values that were already written.
     values_crc: u32,
@@ -115,26 +55,28 @@ pub struct TableWriter {
     pending: Option<Pending>,
     previous_key: Vec<u8>,
     previous_trailer: u64,
-    index: IndexBuilder,
-    digest: Digest,
     hashes: Vec<u64>,
-    range_deletes: RangeDeletes,
-    properties: Properties,
+    counts: EntryCounts,
     scratch: Vec<u8>,
-}
-
-impl TableWriter {
-    /// The memory in bytes for data that is not written yet, for the filter and the index, and of
-    /// the file.
-    pub fn buffer_bytes(&self) -> u64 {
-        let own = self.out.capacity() + self.scratch.capacity() + 8 * self.hashes.capacity();
-        own as u64 + self.index.memory_bytes() as u64 + self.file.buffer_bytes()
-    }
 }
 
 struct Pending {
     anchor: u64,
     end: u64,
+    checksum: u32,
+}
+
+impl Pending {
+    /// The block, now that its separator is known.
+    fn with_separator<'a>(&self, separator: &'a [u8], separator_trailer: u64) -> FinishedBlock<'a> {
+        FinishedBlock {
+            anchor: self.anchor,
+            end: self.end,
+            checksum: self.checksum,
+            separator,
+            separator_trailer,
+        }
+    }
 }
 
 impl TableWriter {
@@ -143,62 +85,7 @@ impl TableWriter {
     /// # Errors
     /// If an option is outside its limits.
     pub fn new(file: Arc<dyn WriteFile>, options: WriterOptions) -> Result<TableWriter> {
-        if options.bits_per_key > MAX_BITS_PER_KEY {
-            let found = options.bits_per_key as u64;
-            return Err(TableError::Limit {
-                what: "filter bits per key",
-                limit: MAX_BITS_PER_KEY as u64,
-                found,
-            });
-        }
-        if options.block_size_bytes > MAX_BLOCK_SIZE_BYTES {
-            let found = options.block_size_bytes;
-            return Err(TableError::Limit {
-                what: "block size in bytes",
-                limit: MAX_BLOCK_SIZE_BYTES,
-                found,
-            });
-        }
-        if options.block_size_bytes < MIN_BLOCK_SIZE_BYTES {
-            return Err(TableError::Misuse(
-                "a block size must be at least 512 bytes",
-            ));
-        }
-        if file.position() != 0 {
-            return Err(TableError::Misuse(
-                "a table must start at its file's first byte",
-            ));
-        }
-        Ok(TableWriter {
-            file,
-            options,
-            out: Vec::new(),
-            flushed_bytes: 0,
-            behind_bytes: 0,
-            block_start: 0,
-            values_crc: 0,
-            values_written: false,
-            builder: BlockBuilder::new(),
-            rule: BlockRule::new(options.block_size_bytes, options.codec != Codec::None),
-            block_offset: 0,
-            pending: None,
-            previous_key: Vec::new(),
-            previous_trailer: 0,
-            index: IndexBuilder::new(),
-            digest: Digest::new(),
-            hashes: Vec::new(),
-            range_deletes: RangeDeletes::default(),
-            properties: Properties {
-                codec: options.codec,
-                bits_per_key: options.bits_per_key,
-                block_size_bytes: options.block_size_bytes,
-                layout_version: LAYOUT_VERSION,
-                keyspace: options.keyspace,
-                smallest_seq: u64::MAX,
-                ..Properties::default()
-            },
-            scratch: Vec::new(),
-        })
+        TableWriter::with_buffers(file, options, WriterBuffers::default())
     }
 
     /// As [`TableWriter::new`], but reuses the buffers of a finished writer, so that their pages
@@ -211,27 +98,45 @@ impl TableWriter {
         options: WriterOptions,
         buffers: WriterBuffers,
     ) -> Result<TableWriter> {
-        let mut writer = TableWriter::new(file, options)?;
         let WriterBuffers {
-            mut out,
+            assembly,
             mut hashes,
             mut builder,
         } = buffers;
-        out.clear();
         hashes.clear();
         builder.clear();
-        (writer.out, writer.hashes, writer.builder) = (out, hashes, builder);
-        Ok(writer)
+        Ok(TableWriter {
+            assembly: TableAssembler::with_buffers(file, options, assembly)?,
+            block_start: 0,
+            values_crc: 0,
+            values_written: false,
+            builder,
+            rule: BlockRule::new(options.block_size_bytes, options.codec != Codec::None),
+            block_offset: 0,
+            pending: None,
+            previous_key: Vec::new(),
+            previous_trailer: 0,
+            hashes,
+            counts: EntryCounts::default(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The memory in bytes for data that is not written yet, for the filter and the index, and of
+    /// the file.
+    pub fn buffer_bytes(&self) -> u64 {
+        let own = self.scratch.capacity() + 8 * self.hashes.capacity();
+        own as u64 + self.assembly.buffer_bytes()
     }
 
     /// The number of entries so far.
     pub fn entries(&self) -> u64 {
-        self.properties.entries
+        self.counts.entries
     }
 
     /// The raw bytes of all entries so far.
     pub fn raw_bytes(&self) -> u64 {
-        self.properties.raw_bytes()
+        self.counts.raw_bytes()
     }
 
     /// Adds the next entry in the order of entries.
@@ -252,7 +157,7 @@ impl TableWriter {
         trailer: u64,
         value: &[u8],
     ) -> Result<()> {
-        let first = self.properties.entries == 0;
+        let first = self.counts.entries == 0;
         let (shared, same_key) = {
             let previous = if self.builder.is_empty() {
                 self.previous_key.as_slice()
@@ -303,34 +208,35 @@ impl TableWriter {
             } else {
                 (&user_key[..shared + 1], HIGHEST_TRAILER)
             };
-            self.index
-                .push(pending.anchor, pending.end, separator, separator_trailer)?;
+            let block = pending.with_separator(separator, separator_trailer);
+            self.assembly.push_block(&block)?;
         }
         if !same_key {
-            self.properties.user_keys += 1;
-            if self.options.bits_per_key > 0 {
+            self.counts.user_keys += 1;
+            if self.assembly.options().bits_per_key > 0 {
                 self.hashes.push(hash(user_key));
             }
         }
-        let p = &mut self.properties;
+        let counts = &mut self.counts;
         if first {
-            p.smallest_key = Some(user_key.to_vec());
+            counts.smallest_key = Some(user_key.to_vec());
         }
-        p.entries += 1;
-        p.puts += (kind == Kind::Put) as u64;
-        p.deletes += (kind == Kind::Delete) as u64;
-        p.key_bytes += user_key.len() as u64;
-        p.value_bytes += value.len() as u64;
-        p.smallest_seq = p.smallest_seq.min(seq_of(trailer));
-        p.largest_seq = p.largest_seq.max(seq_of(trailer));
+        counts.entries += 1;
+        counts.puts += (kind == Kind::Put) as u64;
+        counts.deletes += (kind == Kind::Delete) as u64;
+        counts.key_bytes += user_key.len() as u64;
+        counts.value_bytes += value.len() as u64;
+        counts.smallest_seq = counts.smallest_seq.min(seq_of(trailer));
+        counts.largest_seq = counts.largest_seq.max(seq_of(trailer));
         self.previous_trailer = trailer;
         self.builder.push(user_key, trailer, extent);
         let direct = value.len() >= DIRECT_VALUE_BYTES
-            && (self.options.codec == Codec::None || value.len() > MAX_COMPRESSED_PART_BYTES);
+            && (self.assembly.options().codec == Codec::None
+                || value.len() > MAX_COMPRESSED_PART_BYTES);
         if direct {
             return self.write_value(value);
         }
-        self.out.extend_from_slice(value);
+        self.assembly.out.extend_from_slice(value);
         Ok(())
     }
 
@@ -374,27 +280,13 @@ impl TableWriter {
     #[cold]
     fn write_value(&mut self, value: &[u8]) -> Result<()> {
         self.values_crc = crc32c_append(
-            crc32c_append(self.values_crc, &self.out[self.block_start..]),
+            crc32c_append(self.values_crc, &self.assembly.out[self.block_start..]),
             value,
         );
         self.values_written = true;
-        self.file.append(&[&self.out, value])?;
-        self.flushed_bytes += (self.out.len() + value.len()) as u64;
-        self.out.clear();
+        self.assembly.put_directly(value)?;
         self.block_start = 0;
-        self.write_behind();
         Ok(())
-    }
-
-    /// Starts write-back of the written bytes, once there are enough of them.
-    fn write_behind(&mut self) {
-        // A page that is still being filled would be written twice.
-        let whole_pages = self.flushed_bytes / PAGE_BYTES * PAGE_BYTES;
-        let waiting = whole_pages - self.behind_bytes;
-        if waiting >= WRITE_BEHIND_BYTES {
-            self.file.start_writeback(self.behind_bytes, waiting);
-            self.behind_bytes = whole_pages;
-        }
     }
 
     /// Ends the current block before the layout does, so that the next entry begins another one.
@@ -410,69 +302,42 @@ impl TableWriter {
         if self.builder.is_empty() {
             return Ok(());
         }
+        let WriterOptions { codec, level, .. } = *self.assembly.options();
+        let out = &mut self.assembly.out;
         let mut values_compressed = false;
-        if self.options.codec != Codec::None && !self.values_written {
+        if codec != Codec::None && !self.values_written {
             self.scratch.clear();
-            if self.options.codec.compress(
-                self.options.level,
-                &self.out[self.block_start..],
-                &mut self.scratch,
-            ) {
-                self.out.truncate(self.block_start);
-                self.out.extend_from_slice(&self.scratch);
+            if codec.compress(level, &out[self.block_start..], &mut self.scratch) {
+                out.truncate(self.block_start);
+                out.extend_from_slice(&self.scratch);
                 values_compressed = true;
             }
         }
-        let values_crc = crc32c_append(self.values_crc, &self.out[self.block_start..]);
-        let anchor = self.flushed_bytes + self.out.len() as u64;
+        let values_crc = crc32c_append(self.values_crc, &out[self.block_start..]);
+        let anchor = self.assembly.bytes();
         let stored = Stored {
             values_crc,
             values_compressed,
-            codec: self.options.codec,
-            level: self.options.level,
+            codec,
+            level,
             offset: anchor,
             end: at,
         };
-        let crc = self.builder.encode(stored, &mut self.out);
-        self.digest.push(crc);
+        let checksum = self.builder.encode(stored, &mut self.assembly.out);
         self.previous_key.clear();
         self.previous_key.extend_from_slice(self.builder.last_key());
         self.builder.clear();
-        self.properties.blocks += 1;
-        if self.out.len() >= self.options.write_piece_bytes {
-            self.flush_whole_pieces()?;
-        }
-        let end = self.flushed_bytes + self.out.len() as u64;
-        self.pending = Some(Pending { anchor, end });
+        self.assembly.flush_if_full()?;
+        let end = self.assembly.bytes();
+        self.pending = Some(Pending {
+            anchor,
+            end,
+            checksum,
+        });
         self.block_offset = end;
-        self.block_start = self.out.len();
+        self.block_start = self.assembly.out.len();
         self.values_crc = 0;
         self.values_written = false;
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.flush_part(self.out.len())
-    }
-
-    /// Writes what was collected up to the last multiple of the piece size. With pieces of 2 MiB
-    /// that begin at multiples of 2 MiB, the page cache takes one huge page for each, which a
-    /// reader's map can map as one: a random read then misses neither the TLB nor its page tables.
-    fn flush_whole_pieces(&mut self) -> Result<()> {
-        let piece = self.options.write_piece_bytes.max(1) as u64;
-        let end = (self.flushed_bytes + self.out.len() as u64) / piece * piece;
-        self.flush_part(end.saturating_sub(self.flushed_bytes) as usize)
-    }
-
-    /// Writes the first `len` bytes of what was collected.
-    fn flush_part(&mut self, len: usize) -> Result<()> {
-        if len > 0 {
-            self.file.append(&[&self.out[..len]])?;
-            self.flushed_bytes += len as u64;
-            self.out.copy_within(len.., 0);
-            self.out.truncate(self.out.len() - len);
-            self.write_behind();
-        }
         Ok(())
     }
 
@@ -482,20 +347,12 @@ impl TableWriter {
     /// # Errors
     /// If they are not in order.
     pub fn set_range_deletes(&mut self, fragments: Vec<RangeDelete>) -> Result<()> {
-        if stored_key_bytes(fragments.iter().map(|f| f.start.len() + f.end.len())).is_none() {
-            return Err(TableError::Misuse(
-                "the range deletes of a table have more than 4 GiB of keys",
-            ));
-        }
-        self.range_deletes = RangeDeletes::new(fragments).map_err(|_: Damage| {
-            TableError::Misuse("range deletes must be in order, and those of one number disjoint")
-        })?;
-        Ok(())
+        self.assembly.set_range_deletes(fragments)
     }
 
     /// Sets the table's left bound, if it is not its first user key.
     pub fn set_left_bound(&mut self, bound: &[u8]) {
-        self.properties.left_bound = Some(bound.to_vec());
+        self.assembly.set_left_bound(bound);
     }
 
     /// Ends the last block and writes filter, index, range deletes, properties and footer. Syncs
@@ -513,90 +370,30 @@ impl TableWriter {
     /// As [`TableWriter::finish`].
     pub fn finish_with_buffers(mut self) -> Result<(TableSummary, WriterBuffers)> {
         self.end_block()?;
-        if self.properties.entries == 0 && self.range_deletes.is_empty() {
-            return Err(TableError::Misuse(
-                "a table must have an entry or a range delete",
-            ));
-        }
         if let Some(pending) = self.pending.take() {
-            self.index.push(
-                pending.anchor,
-                pending.end,
-                &self.previous_key,
-                self.previous_trailer,
-            )?;
-            self.properties.largest_key = Some(self.previous_key.clone());
+            let block = pending.with_separator(&self.previous_key, self.previous_trailer);
+            self.assembly.push_block(&block)?;
+            self.counts.largest_key = Some(self.previous_key);
         }
-        if let Some((smallest, largest)) = self.range_deletes.seq_range() {
-            self.properties.smallest_seq = self.properties.smallest_seq.min(smallest);
-            self.properties.largest_seq = self.properties.largest_seq.max(largest);
-            self.properties.range_deletes = self.range_deletes.fragments().len() as u64;
-        }
-        if self.properties.left_bound.is_some()
-            && self.properties.left_bound > self.properties.smallest_key
-            && self.properties.smallest_key.is_some()
-        {
-            return Err(TableError::Misuse(
-                "a table's left bound must not lie above its first user key",
-            ));
-        }
-        let mut footer = Footer {
-            blocks_bytes: self.flushed_bytes + self.out.len() as u64,
-            ..Footer::default()
-        };
-        if self.options.bits_per_key > 0 && self.properties.entries > 0 {
-            let mut filter = Filter::empty(self.hashes.len() as u64, self.options.bits_per_key);
-            filter.insert_all(&self.hashes);
-            footer.filter_bytes = self.section(|out| filter.encode(out)).0;
-        }
-        let index = std::mem::take(&mut self.index);
-        footer.index_bytes = self.section(|out| index.encode(out)).0;
-        if !self.range_deletes.is_empty() {
-            let range_deletes = std::mem::take(&mut self.range_deletes);
-            let (bytes, crc) = self.section(|out| range_deletes.encode(out));
-            footer.range_deletes_bytes = bytes;
-            self.digest.push(crc);
-            self.range_deletes = range_deletes;
-        }
-        let properties = self.properties.clone();
-        footer.properties_bytes = self.section(|out| properties.encode(out)).0;
-        footer.digest = self.digest.value();
-        self.out.extend_from_slice(&footer.encode());
-        self.flush()?;
-        let range = self.range_deletes.range();
-        let summary = TableSummary {
-            raw_bytes: properties.raw_bytes(),
-            properties,
-            file_bytes: footer.file_bytes(),
-            digest: footer.digest,
-            range_delete_start: range.map(|(start, _)| start.to_vec()),
-            range_delete_end: range.map(|(_, end)| end.to_vec()),
-        };
-        debug_assert_eq!(summary.file_bytes, self.flushed_bytes);
+        self.assembly.set_entries(self.counts);
+        self.assembly
+            .write_filter(FilterBytes::Hashes(&self.hashes))?;
+        let (summary, assembly) = self.assembly.finish()?;
         Ok((
             summary,
             WriterBuffers {
-                out: self.out,
+                assembly,
                 hashes: self.hashes,
                 builder: self.builder,
             },
         ))
-    }
-
-    /// Appends a section and its checksum. Returns its length and checksum.
-    fn section(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> (u64, u32) {
-        let start = self.out.len();
-        encode(&mut self.out);
-        let crc = crc32c(&self.out[start..]);
-        self.out.extend_from_slice(&crc.to_le_bytes());
-        ((self.out.len() - start) as u64, crc)
     }
 }
 
 /// The buffers of a finished writer, for the next one.
 #[derive(Default)]
 pub struct WriterBuffers {
-    out: Vec<u8>,
+    assembly: AssemblyBuffers,
     hashes: Vec<u64>,
     builder: BlockBuilder,
 }

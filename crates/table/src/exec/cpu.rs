@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use siltstone_storage::{Mutex, StorageErrorKind};
 
 use super::handover::Handover;
-use super::inputs::JobInputs;
 use super::order::{Queue, SubjobOrder, Taker};
 use super::output::{Created, delete_names};
 use super::part::{Part, Point};
+use super::plan::JobPlan;
 use super::planner::Planner;
 use super::rebuild;
 use super::separated::{Counted, SurvivorSource};
@@ -56,7 +56,7 @@ pub(super) enum How {
 struct Shared {
     job: Job,
     ctx: ExecContext,
-    inputs: JobInputs,
+    plan: JobPlan,
     how: How,
     queue: Queue,
     /// The processor time of the helpers that have ended, in nanoseconds.
@@ -85,22 +85,22 @@ impl Shared {
     }
 
     fn run(&self, subjob: usize, stop: &Stop<'_>, part: &mut Part) -> Result<Counters, ExecError> {
-        let (job, ctx, inputs) = (&self.job, &self.ctx, &self.inputs);
+        let (job, ctx, plan) = (&self.job, &self.ctx, &self.plan);
         let created = &self.created;
         let number = subjob as u32;
         if let Point::End(counters) = &part.next {
             return Ok(*counters);
         }
         match &self.how {
-            How::Whole => subjob::run(job, subjob, inputs, ctx, stop, created, part),
+            How::Whole => subjob::run(job, subjob, plan, ctx, stop, created, part),
             How::ColumnsFirst => {
-                let mut planner = Planner::new(job, number, inputs, &part.next, ctx, None)?;
-                rebuild::run(job, subjob, inputs, &mut planner, ctx, stop, created, part)
+                let mut planner = Planner::new(job, number, plan, &part.next, ctx, None)?;
+                rebuild::run(job, subjob, plan, &mut planner, ctx, stop, created, part)
             }
             How::Survivors(source) => {
                 let stream = source.open(job, number, &part.next, ctx)?;
                 let mut stream = Counted { stream, ctx };
-                rebuild::run(job, subjob, inputs, &mut stream, ctx, stop, created, part)
+                rebuild::run(job, subjob, plan, &mut stream, ctx, stop, created, part)
             }
         }
     }
@@ -173,16 +173,16 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     }
     // Nothing has been taken over or created yet, so an input that cannot be opened leaves
     // everything as it was.
-    let inputs = JobInputs::open(job, &*ctx.inputs, &ctx.cancel)?;
+    let plan = JobPlan::open(job, ctx)?;
     let how = match how {
-        How::Whole if ctx.columns_first && inputs.are_tables() => How::ColumnsFirst,
+        How::Whole if ctx.columns_first && plan.are_tables() => How::ColumnsFirst,
         how => how,
     };
     let tasks = ctx.max_parallel.min(job.subjobs());
     let queue = match tasks {
         0 | 1 => Queue::new(SubjobOrder::Keys, &vec![0; job.subjobs()]),
         _ => {
-            let bytes = |i| inputs.table_bytes(job, &job.subjob_bounds(i));
+            let bytes = |i| plan.table_bytes(job, &job.subjob_bounds(i));
             let bytes: Vec<u64> = (0..job.subjobs()).map(bytes).collect();
             Queue::new(ctx.subjob_order, &bytes)
         }
@@ -195,7 +195,7 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     let shared = Arc::new(Shared {
         job: job.clone(),
         ctx: ctx.clone(),
-        inputs,
+        plan,
         how,
         queue,
         helpers_cpu_ns: AtomicU64::new(0),

@@ -9,11 +9,12 @@
 
 use std::sync::Arc;
 
+use super::plan::{Origin, PlannedInput};
 use super::{CancelToken, ExecError, Inputs};
 use crate::error::{Damage, TableError};
 use crate::job::{Input, InputKind, Job, KeyBounds};
 use crate::key::common_prefix;
-use crate::merge::input_run::{InputRun, Origin, Reads, RunInput};
+use crate::merge::input_run::{InputRun, Reads};
 use crate::merge::table::InputTable;
 use crate::retain::RangeDelete;
 
@@ -25,7 +26,7 @@ pub(crate) struct JobInputs {
 
 /// What a key range of a job reads.
 pub(crate) struct Restricted {
-    runs: Vec<Vec<RunInput>>,
+    runs: Vec<Vec<PlannedInput>>,
     /// The range deletes of the inputs in this key range, clipped to it.
     pub range_deletes: Vec<RangeDelete>,
     prefix: Arc<[u8]>,
@@ -130,7 +131,7 @@ impl JobInputs {
         // which its inputs are listed.
         let mut order: Vec<usize> = (0..job.inputs.len()).collect();
         order.sort_by_key(|i| job.inputs[*i].run);
-        let mut runs: Vec<Vec<RunInput>> = Vec::new();
+        let mut runs: Vec<Vec<PlannedInput>> = Vec::new();
         let mut last_run = None;
         let mut range_deletes = Vec::new();
         let mut prefix = Prefix::default();
@@ -143,28 +144,25 @@ impl JobInputs {
             if clip.is_empty() {
                 continue;
             }
-            let mut run_input = RunInput {
+            let mut planned = PlannedInput {
                 number: i as u32,
                 name: input.name.clone(),
                 origin: origin.clone(),
                 bounds: clip.intersect(&ahead),
                 seqs: (input.min_seq, input.max_seq),
                 seq_override: input.seq_override,
+                prefix: Arc::default(),
             };
             let found: Vec<RangeDelete>;
             match origin {
                 Origin::Table(table) => {
-                    let is_read = table.key_bounds().filter(|(first, last)| {
-                        let end = run_input.bounds.end.as_deref();
-                        let is_after = end.is_some_and(|end| end <= *first);
-                        !is_after && run_input.bounds.start.as_slice() <= *last
-                    });
-                    match is_read {
+                    let is_read = table.overlaps(&planned.bounds);
+                    match table.key_bounds().filter(|_| is_read) {
                         Some((first, last)) => {
                             prefix.include(first);
                             prefix.include(last);
                         }
-                        None => run_input.bounds = no_keys(),
+                        None => planned.bounds = no_keys(),
                     }
                     // A caller may ask for many small ranges, so only range deletes that overlap
                     // are copied.
@@ -187,41 +185,56 @@ impl JobInputs {
                 }
             }
             range_deletes.extend(input_range_deletes(input, &clip, found)?);
-            if run_input.bounds.is_empty() {
+            if planned.bounds.is_empty() {
                 continue;
             }
             if last_run == Some(input.run)
                 && let Some(run) = runs.last_mut()
             {
-                run.push(run_input);
+                run.push(planned);
             } else {
-                runs.push(vec![run_input]);
+                runs.push(vec![planned]);
                 last_run = Some(input.run);
             }
         }
+        let prefix: Arc<[u8]> = prefix.0.unwrap_or_default().into();
         for run in &mut runs {
             sort_run(run)?;
+            run.iter_mut().for_each(|i| i.prefix = prefix.clone());
         }
         Ok(Restricted {
             runs,
             range_deletes,
-            prefix: prefix.0.unwrap_or_default().into(),
+            prefix,
         })
     }
 }
 
+/// The runs and their inputs, the range deletes, and the common prefix of all keys.
+type Parts = (Vec<Vec<PlannedInput>>, Vec<RangeDelete>, Arc<[u8]>);
+
 impl Restricted {
     /// The runs to merge. Their block checksums are verified if `verify` is set.
     pub fn into_runs(self, verify: bool, reads: Reads) -> Vec<InputRun> {
-        let prefix = &self.prefix;
-        let run = |inputs| InputRun::new(inputs, prefix.clone(), verify, reads);
-        self.runs.into_iter().map(run).collect()
+        merge_runs(self.runs, &self.prefix, verify, reads)
     }
 
-    /// The inputs that have entries in the range, in any order.
-    pub fn into_inputs(self) -> impl Iterator<Item = RunInput> {
-        self.runs.into_iter().flatten()
+    /// Everything in it.
+    pub fn into_parts(self) -> Parts {
+        (self.runs, self.range_deletes, self.prefix)
     }
+}
+
+/// The runs of a plan, to be merged. All keys begin with `prefix`. Block checksums are verified if
+/// `verify` is set.
+pub(super) fn merge_runs(
+    runs: Vec<Vec<PlannedInput>>,
+    prefix: &Arc<[u8]>,
+    verify: bool,
+    reads: Reads,
+) -> Vec<InputRun> {
+    let run = |inputs| InputRun::new(inputs, prefix.clone(), verify, reads);
+    runs.into_iter().map(run).collect()
 }
 
 /// Checks that an open table is the one that the job names.
@@ -276,20 +289,20 @@ pub(crate) fn input_range_deletes(
 }
 
 /// Sorts the tables of a run by key. A stream must be a run of its own.
-fn sort_run(run: &mut [RunInput]) -> Result<(), ExecError> {
+fn sort_run(run: &mut [PlannedInput]) -> Result<(), ExecError> {
     if run.len() < 2 {
         return Ok(());
     }
-    let first = |run_input: &RunInput| match &run_input.origin {
+    let first = |input: &PlannedInput| match &input.origin {
         Origin::Table(table) => table.key_bounds().map(|(first, _)| first.to_vec()),
         Origin::Stream(_) => None,
     };
-    if run.iter().any(|run_input| first(run_input).is_none()) {
+    if run.iter().any(|input| first(input).is_none()) {
         return Err(TableError::Misuse(
             "a stream shares its run number with another input of the job",
         )
         .into());
     }
-    run.sort_by_cached_key(|run_input| (first(run_input), run_input.bounds.start.clone()));
+    run.sort_by_cached_key(|input| (first(input), input.bounds.start.clone()));
     Ok(())
 }

@@ -33,6 +33,7 @@ pub(crate) mod inputs;
 mod order;
 mod output;
 pub mod part;
+pub mod plan;
 pub mod planner;
 mod rebuild;
 pub mod separated;

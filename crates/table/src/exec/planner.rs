@@ -15,10 +15,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::inputs::JobInputs;
+use super::inputs::merge_runs;
 use super::part::Point;
+use super::plan::{JobPlan, SubjobPlan};
 use super::separated::SurvivorStream;
-use super::subjob::{Prepared, counters_before, prepare};
+use super::subjob::counters_before;
 use super::survivors::{EXTENTS_MAX, Extent, Survivors};
 use super::{ExecContext, ExecError};
 use crate::job::Job;
@@ -35,7 +36,7 @@ const CHUNK_EXTENTS: usize = EXTENTS_MAX / 4;
 
 /// The open inputs of a job whose subjobs are planned here and rebuilt elsewhere.
 pub struct Plans {
-    inputs: JobInputs,
+    plan: JobPlan,
 }
 
 impl Plans {
@@ -45,10 +46,9 @@ impl Plans {
     /// `Declined` if an input is not a table, or if the job is malformed. `Cancelled` if the
     /// context says so. Others if an input cannot be opened or is not the one that the job names.
     pub fn open(job: &Job, ctx: &ExecContext) -> Result<Plans, ExecError> {
-        job.check().map_err(ExecError::declined)?;
-        let inputs = JobInputs::open(job, &*ctx.inputs, &ctx.cancel)?;
-        match inputs.are_tables() {
-            true => Ok(Plans { inputs }),
+        let plan = JobPlan::open(job, ctx)?;
+        match plan.are_tables() {
+            true => Ok(Plans { plan }),
             false => Err(ExecError::declined("a stream has no columns to read")),
         }
     }
@@ -60,7 +60,7 @@ impl Plans {
         let mut sums = (0u64, 0u64);
         for (i, input) in job.inputs.iter().enumerate() {
             let clip = input.clip.intersect(&job.bounds);
-            if let Some(table) = self.inputs.table(i).filter(|_| !clip.is_empty()) {
+            if let Some(table) = self.plan.table(i).filter(|_| !clip.is_empty()) {
                 sums.0 = sums.0.saturating_add(table.stored_bytes(&clip));
                 sums.1 = sums.1.saturating_add(table.columns_bytes(&clip));
             }
@@ -79,7 +79,7 @@ impl Plans {
         next: &Point,
         ctx: &'a ExecContext,
     ) -> Result<Planner<'a>, ExecError> {
-        Planner::new(job, subjob, &self.inputs, next, ctx, None)
+        Planner::new(job, subjob, &self.plan, next, ctx, None)
     }
 
     /// As [`Plans::subjob`], for inputs behind a link: `reader` reads pieces of columns ahead. The
@@ -95,7 +95,7 @@ impl Plans {
         ctx: &'a ExecContext,
         reader: &Arc<ColumnsAhead>,
     ) -> Result<Planner<'a>, ExecError> {
-        Planner::new(job, subjob, &self.inputs, next, ctx, Some(reader))
+        Planner::new(job, subjob, &self.plan, next, ctx, Some(reader))
     }
 }
 
@@ -126,24 +126,22 @@ impl<'a> Planner<'a> {
     pub(super) fn new(
         job: &'a Job,
         subjob: u32,
-        inputs: &JobInputs,
+        plan: &JobPlan,
         next: &Point,
         ctx: &'a ExecContext,
         reader: Option<&Arc<ColumnsAhead>>,
     ) -> Result<Planner<'a>, ExecError> {
-        if subjob as usize >= job.subjobs() {
-            return Err(ExecError::declined("the job does not have this subjob"));
-        }
-        let state = match prepare(job, subjob as usize, inputs, next)? {
+        let state = match plan.subjob(job, subjob as usize, next)? {
             None => None,
-            Some(Prepared {
+            Some(SubjobPlan {
                 counters,
-                restricted,
+                runs,
+                prefix,
                 retain,
                 layout,
                 ..
             }) => {
-                let mut runs = restricted.into_runs(job.format.verify, Reads::Columns);
+                let mut runs = merge_runs(runs, &prefix, job.format.verify, Reads::Columns);
                 if let Some(reader) = reader {
                     runs.iter_mut().for_each(|run| run.read_ahead(reader));
                 }

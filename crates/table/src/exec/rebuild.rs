@@ -19,20 +19,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::inputs::JobInputs;
 use super::output::{Created, Output};
 use super::part::{Part, Point};
+use super::plan::{JobPlan, Origin, PlannedInput, SubjobPlan};
 use super::separated::SurvivorStream;
-use super::subjob::{Buffers, IS_COMPLETE, Prepared, RANGE_DELETE_BYTES, Stop, prepare};
+use super::subjob::{Buffers, IS_COMPLETE, RANGE_DELETE_BYTES, Stop};
 use super::survivors::{Extent, Survivors};
 use super::{ExecContext, ExecError};
-use crate::block::{Decoded, open_stored};
+use crate::block::Decoded;
 use crate::error::{Damage, TableError};
 use crate::job::Job;
 use crate::job::outcome::Counters;
 use crate::key::raw_bytes;
 use crate::layout::Layout;
-use crate::merge::input_run::{Origin, RunInput, check_trailers};
+use crate::merge::input_run::{Reads, check_trailers, decode_block};
 use crate::merge::table::InputTable;
 
 /// The maximum number of bytes of neighbouring blocks that are read at once. At least one block is
@@ -46,7 +46,7 @@ fn wrong(what: &'static str, expected: u64, found: u64) -> ExecError {
 
 /// An input from which entries are taken.
 struct Cursor {
-    input: RunInput,
+    input: PlannedInput,
     table: Arc<InputTable>,
     /// The blocks that the current chunk still needs, in the order in which it needs them.
     wanted: VecDeque<u32>,
@@ -85,12 +85,18 @@ impl Cursor {
         let start = self.piece_at;
         self.piece_at += place.stored_bytes() as usize;
         let stored = &self.buffer[start..self.piece_at];
-        let anchor = (place.anchor - place.start) as usize;
-        let damaged = |d: Damage| d.in_file(self.table.file().name(), place.start);
-        let view = open_stored(stored, anchor, verify, &mut self.scratch).map_err(damaged)?;
-        view.decode_all(&mut self.entries).map_err(damaged)?;
-        self.values_in_scratch = !std::ptr::eq(view.bytes(), stored);
-        self.values_at = view.values() + if self.values_in_scratch { 0 } else { start };
+        let (scratch, entries) = (&mut self.scratch, &mut self.entries);
+        let values = decode_block(
+            &self.table,
+            place,
+            stored,
+            Reads::All,
+            verify,
+            scratch,
+            entries,
+        )?;
+        self.values_in_scratch = values.in_scratch;
+        self.values_at = values.at + if values.in_scratch { 0 } else { start };
         check_trailers(&self.input, &mut self.entries.trailers)?;
         self.block = Some(block);
         Ok(read)
@@ -162,8 +168,8 @@ impl Cursor {
 struct Cursors(BTreeMap<u32, Cursor>);
 
 impl Cursors {
-    fn new(inputs: impl Iterator<Item = RunInput>) -> Cursors {
-        let cursor = |input: RunInput| {
+    fn new(inputs: impl Iterator<Item = PlannedInput>) -> Cursors {
+        let cursor = |input: PlannedInput| {
             let Origin::Table(table) = &input.origin else {
                 return None;
             };
@@ -244,7 +250,7 @@ impl Last {
 pub(super) fn run(
     job: &Job,
     subjob: usize,
-    inputs: &JobInputs,
+    plan: &JobPlan,
     stream: &mut dyn SurvivorStream,
     ctx: &ExecContext,
     stop: &Stop<'_>,
@@ -252,17 +258,17 @@ pub(super) fn run(
     part: &mut Part,
 ) -> Result<Counters, ExecError> {
     stop.check()?;
-    let Some(prepared) = prepare(job, subjob, inputs, &part.next)? else {
+    let Some(plan) = plan.subjob(job, subjob, &part.next)? else {
         return Err(TableError::Misuse(IS_COMPLETE).into());
     };
-    let Prepared {
+    let SubjobPlan {
         bounds,
         counters,
-        restricted,
+        runs,
         surviving,
         layout,
         ..
-    } = prepared;
+    } = plan;
     let fixed = counters.range_deletes_read * RANGE_DELETE_BYTES;
     let output = Output::new(
         job,
@@ -275,7 +281,7 @@ pub(super) fn run(
     );
     let rebuilding = Rebuilding {
         verify: job.format.verify,
-        cursors: Cursors::new(restricted.into_inputs()),
+        cursors: Cursors::new(runs.into_iter().flatten()),
         layout,
         output,
         last: Last::default(),

@@ -4,18 +4,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::inputs::{JobInputs, Restricted};
+use super::inputs::merge_runs;
 use super::output::{Created, Output};
 use super::part::{Part, Point};
+use super::plan::{JobPlan, SubjobPlan};
 use super::{ExecContext, ExecError};
 use crate::error::TableError;
 use crate::job::outcome::Counters;
-use crate::job::{InputKind, Job, KeyBounds};
+use crate::job::{InputKind, Job};
 use crate::key::raw_bytes;
-use crate::layout::Layout;
 use crate::merge::Merge;
 use crate::merge::input_run::Reads;
-use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
+use crate::retain::Verdict;
 
 /// Whether to stop, because the caller cancelled the job or another subjob failed.
 pub(super) struct Stop<'a> {
@@ -75,64 +75,6 @@ impl Drop for Buffers<'_> {
 /// The error message if the caller began a subjob whose part is complete.
 pub(super) const IS_COMPLETE: &str = "a complete subjob was begun";
 
-/// A subjob before its first entry.
-pub(super) struct Prepared<'a> {
-    pub bounds: KeyBounds,
-    /// The counts of what was read and dropped before the point at which the subjob begins.
-    pub counters: Counters,
-    /// The inputs, without their range deletes.
-    pub restricted: Restricted,
-    pub retain: Retain,
-    /// The range deletes that the subjob's tables get.
-    pub surviving: Vec<RangeDelete>,
-    pub layout: Layout<'a>,
-}
-
-/// Prepares a subjob that continues at `next`, or returns `None` if it is complete.
-pub(super) fn prepare<'a>(
-    job: &'a Job,
-    subjob: usize,
-    inputs: &JobInputs,
-    next: &Point,
-) -> Result<Option<Prepared<'a>>, ExecError> {
-    let bounds = job.subjob_bounds(subjob);
-    let (goes_on_at, mut counters) = match next {
-        Point::Start => (None, Counters::default()),
-        Point::Table {
-            layout, counters, ..
-        } => (Some(layout), *counters),
-        Point::End(_) => return Ok(None),
-    };
-    let first_key = goes_on_at.map(|layout| &layout.first_key[..]);
-    let mut restricted = inputs.restrict(job, &bounds, first_key)?;
-    let range_deletes = std::mem::take(&mut restricted.range_deletes);
-    counters.range_deletes_read = range_deletes.len() as u64;
-    let stripes = Stripes::new(&job.snapshots, job.published);
-    let fragments = fragment(
-        &range_deletes,
-        &stripes,
-        &bounds.start,
-        bounds.end.as_deref(),
-    );
-    drop(range_deletes);
-    let retain = Retain::new(job.rules, stripes, &job.older, fragments);
-    let (surviving, dropped) = retain.surviving_fragments();
-    counters.fragments_dropped = dropped;
-    let soft_cuts = job.subjob_soft_cuts(&bounds);
-    let layout = match goes_on_at {
-        None => Layout::new(job.limits.layout, soft_cuts),
-        Some(state) => Layout::resume(job.limits.layout, soft_cuts, state),
-    };
-    Ok(Some(Prepared {
-        bounds,
-        counters,
-        restricted,
-        retain,
-        surviving,
-        layout,
-    }))
-}
-
 /// The counts of what was read and dropped before the current user key of `merge`. No version of
 /// this key was kept yet. `counters` contains what was taken from the merge so far. `dropped` are
 /// the counts of shadowed entries, covered entries and tombstones before the key.
@@ -162,24 +104,26 @@ pub(super) fn counters_before(
 pub(super) fn run(
     job: &Job,
     subjob: usize,
-    inputs: &JobInputs,
+    plan: &JobPlan,
     ctx: &ExecContext,
     stop: &Stop<'_>,
     created: &Created,
     part: &mut Part,
 ) -> Result<Counters, ExecError> {
     stop.check()?;
-    let Some(prepared) = prepare(job, subjob, inputs, &part.next)? else {
+    let Some(plan) = plan.subjob(job, subjob, &part.next)? else {
         return Err(TableError::Misuse(IS_COMPLETE).into());
     };
-    let Prepared {
+    let SubjobPlan {
         bounds,
         mut counters,
-        restricted,
+        runs,
+        prefix,
         mut retain,
         surviving,
         mut layout,
-    } = prepared;
+        ..
+    } = plan;
     let mut output = Output::new(
         job,
         subjob as u32,
@@ -190,7 +134,8 @@ pub(super) fn run(
         &mut *part,
     );
 
-    let mut merge = Merge::new(restricted.into_runs(job.format.verify, Reads::All))?;
+    let runs = merge_runs(runs, &prefix, job.format.verify, Reads::All);
+    let mut merge = Merge::new(runs)?;
     // Whether a version of the current user key was kept.
     let mut in_table = false;
     // The counts of what was dropped before the current user key.

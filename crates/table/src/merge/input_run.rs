@@ -24,9 +24,9 @@ use super::table::InputTable;
 use super::tree::{EXHAUSTED, HEAD_KEY_BYTES, Head};
 use crate::block::{Decoded, open_columns, open_stored};
 use crate::error::{Damage, TableError};
-use crate::exec::{EntryStream, ExecError, StreamSource};
+use crate::exec::plan::{Origin, PlannedInput};
+use crate::exec::{EntryStream, ExecError};
 use crate::index::Place;
-use crate::job::KeyBounds;
 use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
 
 /// The number of bytes of a table that are read at once, but at least one block.
@@ -51,31 +51,6 @@ pub(crate) enum Reads {
     Columns,
 }
 
-/// Where the entries of an input come from.
-#[derive(Clone)]
-pub(crate) enum Origin {
-    /// A table.
-    Table(Arc<InputTable>),
-    /// A stream.
-    Stream(Arc<dyn StreamSource>),
-}
-
-/// An input of a run, restricted to the subjob.
-pub(crate) struct RunInput {
-    /// The number of the input in the job.
-    pub number: u32,
-    /// The input's name, for errors.
-    pub name: String,
-    /// Where its entries come from.
-    pub origin: Origin,
-    /// The key range that is read.
-    pub bounds: KeyBounds,
-    /// The range of its sequence numbers.
-    pub seqs: (u64, u64),
-    /// The sequence number that replaces those of all its entries.
-    pub seq_override: Option<u64>,
-}
-
 enum State {
     Idle,
     Table {
@@ -94,8 +69,8 @@ enum State {
 
 /// The inputs of a run. See the module.
 pub(crate) struct InputRun {
-    inputs: std::vec::IntoIter<RunInput>,
-    input: Option<RunInput>,
+    inputs: std::vec::IntoIter<PlannedInput>,
+    input: Option<PlannedInput>,
     state: State,
     /// The prefix of all keys of the subjob.
     prefix: Arc<[u8]>,
@@ -195,7 +170,12 @@ fn piece_at(table: &InputTable, reads: Reads, block: usize, end: usize) -> (Rang
 
 impl InputRun {
     /// A run of inputs that follow each other. `prefix` is the prefix of all keys.
-    pub fn new(inputs: Vec<RunInput>, prefix: Arc<[u8]>, verify: bool, reads: Reads) -> InputRun {
+    pub fn new(
+        inputs: Vec<PlannedInput>,
+        prefix: Arc<[u8]>,
+        verify: bool,
+        reads: Reads,
+    ) -> InputRun {
         InputRun {
             inputs: inputs.into_iter(),
             input: None,
@@ -345,7 +325,7 @@ impl InputRun {
         }
     }
 
-    fn enter(&mut self, input: RunInput) -> Result<(), ExecError> {
+    fn enter(&mut self, input: PlannedInput) -> Result<(), ExecError> {
         self.state = match &input.origin {
             Origin::Table(table) => {
                 let blocks = table.blocks_of(&input.bounds);
@@ -396,23 +376,11 @@ impl InputRun {
         let start = *piece_at;
         *piece_at += size_of_block(place, self.reads) as usize;
         let stored = &self.buffer[start..*piece_at];
-        let anchor = (place.anchor - place.start) as usize;
-        let scratch = &mut self.scratch;
-        let (view, from) = match self.reads {
-            Reads::All => (
-                open_stored(stored, anchor, self.verify, scratch),
-                place.start,
-            ),
-            Reads::Columns => (
-                open_columns(stored, anchor, self.verify, scratch),
-                place.anchor,
-            ),
-        };
-        let damaged = |d: Damage| d.in_file(table.file().name(), from);
-        let view = view.map_err(damaged)?;
-        view.decode_all(&mut self.entries).map_err(damaged)?;
-        self.values_in_scratch = !std::ptr::eq(view.bytes(), stored);
-        self.values_at = view.values() + if self.values_in_scratch { 0 } else { start };
+        let (reads, verify) = (self.reads, self.verify);
+        let (scratch, entries) = (&mut self.scratch, &mut self.entries);
+        let values = decode_block(table, place, stored, reads, verify, scratch, entries)?;
+        self.values_in_scratch = values.in_scratch;
+        self.values_at = values.at + if values.in_scratch { 0 } else { start };
         self.block = *block as u32;
         *block += 1;
         Ok(true)
@@ -527,19 +495,8 @@ impl InputRun {
         let e = &mut self.entries;
         let n = e.len();
         check_trailers(input, &mut e.trailers)?;
-        let damage = |what, expected, found| -> ExecError {
-            ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
-        };
         let p = self.prefix.len();
-        // Heads leave out the prefix. So a key with another prefix could have the head of a key
-        // that differs, and be dropped as a version of it. The order of keys does not show that
-        // either, because it is checked with the heads. An honest block of a table has a prefix
-        // that is long enough, and one comparison is for all of its keys.
-        let compared = if e.prefix_len < p { n } else { 1 };
-        if let Some(i) = (0..compared).find(|i| !e.key(*i).starts_with(&self.prefix)) {
-            let shared = crate::key::common_prefix(e.key(i), &self.prefix);
-            return Err(damage("prefix of an input's keys", p as u64, shared as u64));
-        }
+        check_prefix(input, e)?;
         // Only the first and the last block of an input need a search for the bounds.
         let (start, end) = (input.bounds.start.as_slice(), input.bounds.end.as_deref());
         let search = |bound: &[u8]| crate::coding::partition_point(n, |i| e.key(i) < bound);
@@ -558,11 +515,9 @@ impl InputRun {
             let key_end = *key_end as usize;
             let len = key_end.saturating_sub(at + p);
             let Some(bytes) = e.keys.get(at + p..).and_then(|b| b.first_chunk::<16>()) else {
-                return Err(damage(
-                    "length of an input's key",
-                    p as u64,
-                    (key_end - at) as u64,
-                ));
+                let what = "length of an input's key";
+                let damage = Damage::new(what, 0, p as u64, (key_end - at) as u64);
+                return Err(ExecError::Failed(damage.in_file(&input.name, 0)));
             };
             // The 16 bytes may include bytes of the next key, which are masked.
             let mask = !(Head::MAX >> (8 * len.min(HEAD_KEY_BYTES)));
@@ -599,9 +554,63 @@ pub(super) fn read_columns(
     Ok(file.read_ranges_for(ReadPurpose::Columns, &mut ranges)?)
 }
 
+/// Where the values of a decoded block are.
+pub(crate) struct ValuesAt {
+    /// They are in the scratch buffer, because the block is compressed.
+    pub in_scratch: bool,
+    /// The offset of the first value, in the scratch buffer or in the stored bytes.
+    pub at: usize,
+}
+
+/// Verifies what was read of the block at `place`, if `verify` is set, and decodes its entries. A
+/// compressed block is uncompressed to `scratch`.
+pub(crate) fn decode_block(
+    table: &InputTable,
+    place: Place,
+    stored: &[u8],
+    reads: Reads,
+    verify: bool,
+    scratch: &mut Vec<u8>,
+    entries: &mut Decoded,
+) -> Result<ValuesAt, TableError> {
+    let anchor = (place.anchor - place.start) as usize;
+    let (view, from) = match reads {
+        Reads::All => (open_stored(stored, anchor, verify, scratch), place.start),
+        Reads::Columns => (open_columns(stored, anchor, verify, scratch), place.anchor),
+    };
+    let damaged = |d: Damage| d.in_file(table.file().name(), from);
+    let view = view.map_err(damaged)?;
+    view.decode_all(entries).map_err(damaged)?;
+    Ok(ValuesAt {
+        in_scratch: !std::ptr::eq(view.bytes(), stored),
+        at: view.values(),
+    })
+}
+
+/// Checks that the keys of a block begin with the prefix that all keys of the subjob have.
+///
+/// Heads leave out the prefix. So a key with another prefix could have the head of a key that
+/// differs, and be dropped as a version of it. The order of keys does not show that either, because
+/// it is checked with the heads. An honest block of a table has a prefix that is long enough, and
+/// one comparison is for all of its keys.
+pub(crate) fn check_prefix(input: &PlannedInput, entries: &Decoded) -> Result<(), ExecError> {
+    let prefix = &*input.prefix;
+    let compared = match entries.prefix_len < prefix.len() {
+        true => entries.len(),
+        false => 1,
+    };
+    if let Some(i) = (0..compared).find(|i| !entries.key(*i).starts_with(prefix)) {
+        let shared = crate::key::common_prefix(entries.key(i), prefix);
+        let what = "prefix of an input's keys";
+        let damage = Damage::new(what, 0, prefix.len() as u64, shared as u64);
+        return Err(ExecError::Failed(damage.in_file(&input.name, 0)));
+    }
+    Ok(())
+}
+
 /// Checks that kinds and sequence numbers of a block are those that the job allows for the input,
 /// and gives the entries the number that the job has for them, if it has one.
-pub(crate) fn check_trailers(input: &RunInput, trailers: &mut [u64]) -> Result<(), ExecError> {
+pub(crate) fn check_trailers(input: &PlannedInput, trailers: &mut [u64]) -> Result<(), ExecError> {
     let (mut min, mut max, mut kinds) = (u64::MAX, 0, 0);
     for t in trailers.iter() {
         min = min.min(*t);

@@ -17,8 +17,7 @@ pub mod tree;
 use input_run::InputRun;
 use tree::{Head, LoserTree, head_is_whole};
 
-use crate::error::Damage;
-use crate::exec::ExecError;
+use crate::exec::{ExecError, plan};
 use siltstone_storage::planted;
 
 /// The entries of several runs, in order.
@@ -162,7 +161,5 @@ impl Merge {
 
 #[cold]
 fn disorder(run: &InputRun) -> ExecError {
-    ExecError::Failed(
-        Damage::new("order of an input's entries", 0, 0, run.trailer() >> 8).in_file(run.name(), 0),
-    )
+    plan::disorder(run.name(), run.trailer())
 }

@@ -145,6 +145,14 @@ impl InputTable {
         self.index.find(user_key, HIGHEST_TRAILER)
     }
 
+    /// Whether the table has keys within `bounds`, according to its first and last user key.
+    pub fn overlaps(&self, bounds: &KeyBounds) -> bool {
+        self.key_bounds().is_some_and(|(first, last)| {
+            let is_after = bounds.end.as_deref().is_some_and(|end| end <= first);
+            !is_after && bounds.start.as_slice() <= last
+        })
+    }
+
     /// The blocks that can contain keys of `bounds`.
     pub fn blocks_of(&self, bounds: &KeyBounds) -> Range<usize> {
         let start = self.seek_block(&bounds.start);
