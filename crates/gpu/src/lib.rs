@@ -9,3 +9,6 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+
+/// The kernels, as `cargo xtask ptx` has compiled them. The first line has the hash of the sources.
+pub const PTX: &str = include_str!("../kernels/siltstone.ptx");
