@@ -33,6 +33,8 @@ pub enum Command {
     Cross,
     /// The instructions of the hot paths, and the page that has them.
     Instructions,
+    /// The kernels, as PTX.
+    Ptx,
     /// The lines that the test suite runs.
     Coverage,
     /// libFuzzer with ASan on some parsers or on all.
@@ -155,6 +157,8 @@ cargo xtask COMMAND
                           what is missing (needs: the target's standard library, a C compiler)
   instructions            counts the instructions of puts, gets, seeks, flushes and merges, and
                           writes them to docs/instructions.md (needs: apt-get install valgrind)
+  ptx                     compiles crates/gpu/kernels to siltstone.ptx, and writes the registers of
+                          each kernel to registers.md (needs: python3 with venv, PyPI)
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)
@@ -199,6 +203,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "coverage" => alone(Command::Coverage),
         "cross" => alone(Command::Cross),
         "instructions" => alone(Command::Instructions),
+        "ptx" => alone(Command::Ptx),
         "asan" | "tsan" => {
             let package = match rest {
                 [] => None,
@@ -366,6 +371,7 @@ mod tests {
         assert_eq!(parsed("coverage"), Ok(Command::Coverage));
         assert_eq!(parsed("cross"), Ok(Command::Cross));
         assert_eq!(parsed("instructions"), Ok(Command::Instructions));
+        assert_eq!(parsed("ptx"), Ok(Command::Ptx));
     }
 
     #[test]
@@ -472,6 +478,7 @@ mod tests {
             "loom",
             "asan",
             "tsan",
+            "ptx",
             "coverage",
             "fuzz",
             "crashes",

@@ -5,7 +5,8 @@
 //! start (by a pure function that can be tested), and this file starts them and prints each exactly
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
 //! trials with faults that they must find, [`cross`] checks the code for the other architecture,
-//! [`instructions`] counts those of the hot paths, and [`fuzz`] runs libFuzzer on the parsers.
+//! [`instructions`] counts those of the hot paths, [`fuzz`] runs libFuzzer on the parsers, and
+//! [`ptx`] compiles kernels for GPUs.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.
@@ -15,6 +16,7 @@ mod cross;
 mod fuzz;
 mod instructions;
 mod planted;
+mod ptx;
 mod soak;
 mod steps;
 

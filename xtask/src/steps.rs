@@ -232,6 +232,7 @@ pub fn of(command: &Command) -> Vec<Step> {
             "TSAN_OPTIONS",
             format_args!("halt_on_error=1:second_deadlock_stack=1:suppressions={SUPPRESSIONS}"),
         )],
+        Command::Ptx => crate::ptx::steps(),
         Command::Coverage => vec![Step::new(
             "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex \
             /(tests|examples|xtask)/ --no-fail-fast",
