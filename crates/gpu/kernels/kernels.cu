@@ -1,3 +1,7 @@
-// All kernels. `cargo xtask ptx` compiles this file to `siltstone.ptx`.
-
-#include "prove.h"
+// All kernels, for a GPU. `cargo xtask ptx` compiles this file.
+#include "scan.h"
+#include "unpack.h"
+#include "sort.h"
+#include "retain.h"
+#include "layout.h"
+#include "pack.h"

@@ -1,14 +1,28 @@
 //! Compaction on a GPU: `docs/rfc/0014-gpu.md` has the promises, the failure model and the reasons.
 //!
-//! [`device`] is all that the rest of the crate knows of a GPU: memory, streams, events, copies and
-//! kernels, as the trait [`device::Device`]. [`device::cuda`] implements it with NVIDIA's driver,
-//! which is looked for when a GPU is opened and never before.
+//! [`GpuExecutor`] runs jobs on a [`device::Device`], which is all that the rest of the crate knows
+//! of a GPU: memory, streams, events, copies and kernels. [`device::cuda`] implements it with
+//! NVIDIA's driver, which is looked for when a GPU is opened and never before. With the feature
+//! `emulate`, `device::emulated` implements it on the host, for tests.
 //!
-//! Unsafe code is in `src/device/cuda.rs` and `src/device/cuda` only.
+//! Unsafe code is in `src/device/cuda.rs`, `src/device/cuda` and `src/device/emulated.rs` only.
 
 #![deny(unsafe_code)]
 
 pub mod device;
+mod error;
+mod executor;
+pub mod kernels;
+mod lane;
+mod layout;
+mod pack;
+mod piece;
+mod retain;
+mod sort;
+mod subjob;
+mod unpack;
+
+pub use executor::{GpuExecutor, GpuOptions};
 
 /// The kernels, as `cargo xtask ptx` has compiled them. The first line has the hash of the sources.
 pub const PTX: &str = include_str!("../kernels/siltstone.ptx");

@@ -26,6 +26,8 @@
 //! first in a stream is up to the callers.
 
 pub mod cuda;
+#[cfg(feature = "emulate")]
+pub mod emulated;
 mod error;
 mod pinned;
 pub(crate) mod progress;

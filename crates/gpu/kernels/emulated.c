@@ -1,0 +1,157 @@
+// The kernels, for the host. Their threads run one after the other, in an order that a seed decides.
+#include <setjmp.h>
+#include <string.h>
+
+#include "scan.h"
+#include "unpack.h"
+#include "sort.h"
+#include "retain.h"
+#include "layout.h"
+#include "pack.h"
+
+// What went wrong in a kernel: an index out of bounds.
+typedef struct {
+    u64 index;
+    u64 count;
+    const char *file;
+    u32 line;
+    u32 is_set;
+} Fault;
+
+static _Thread_local Fault *fault;
+static _Thread_local jmp_buf *out_of_kernel;
+
+u64 emulated_index(u64 index, u64 count, const char *file, int line) {
+    if (__builtin_expect(index < count, 1)) {
+        return index;
+    }
+    fault->index = index;
+    fault->count = count;
+    fault->file = file;
+    fault->line = (u32)line;
+    fault->is_set = 1;
+    longjmp(*out_of_kernel, 1);
+}
+
+// The numbers 0 to n - 1 in an order that the seed decides: every step-th one, modulo n.
+static u32 step_of(u64 seed, u32 n) {
+    if (n < 3) {
+        return 1;
+    }
+    for (u32 step = 1 + (u32)(seed % (n - 1));; step = step % (n - 1) + 1) {
+        u32 a = step, b = n;
+        while (b != 0) {
+            u32 c = a % b;
+            a = b;
+            b = c;
+        }
+        if (a == 1) {
+            return step;
+        }
+    }
+}
+
+static u64 mix(u64 x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ull;
+    return x ^ x >> 33;
+}
+
+// Runs a kernel. With seed 0 the threads run in the order of their numbers. Returns 0, or 1 after a
+// fault, which is written to `to`.
+static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
+               Fault *to) {
+    jmp_buf out;
+    memset(to, 0, sizeof *to);
+    fault = to;
+    out_of_kernel = &out;
+    if (setjmp(out) != 0) {
+        return 1;
+    }
+    u32 block_step = seed == 0 ? 1 : step_of(mix(seed), blocks);
+    u64 block = seed == 0 ? 0 : mix(seed + 1) % (blocks == 0 ? 1 : blocks);
+    for (u32 i = 0; i < blocks; i++) {
+        u32 step = seed == 0 ? 1 : step_of(mix(seed + 2 + i), threads);
+        u64 thread = seed == 0 ? 0 : mix(seed + 3 + i) % threads;
+        for (u32 j = 0; j < threads; j++) {
+            thread_of(args, (u32)block, (u32)thread, threads);
+            thread = (thread + step) % threads;
+        }
+        block = (block + block_step) % blocks;
+    }
+    return 0;
+}
+
+#define ALL_KERNELS(X)                                                                             \
+    X(scan_sums64, ScanSums64)                                                                     \
+    X(scan_apply64, ScanApply64)                                                                   \
+    X(scan_sums32, ScanSums32)                                                                     \
+    X(scan_apply32, ScanApply32)                                                                   \
+    X(crc_tables, CrcTables)                                                                       \
+    X(checksum_region, ChecksumRegion)                                                             \
+    X(unpack_headers, UnpackHeaders)                                                               \
+    X(checksum_blocks, ChecksumBlocks)                                                             \
+    X(compare_checksums, CompareChecksums)                                                         \
+    X(unpack_entries, UnpackEntries)                                                               \
+    X(unpack_keys, UnpackKeys)                                                                     \
+    X(check_order, CheckOrder)                                                                     \
+    X(clip, Clip)                                                                                  \
+    X(input_entries, InputEntries)                                                                 \
+    X(gather_items, GatherItems)                                                                   \
+    X(merge_pairs, MergePairs)                                                                     \
+    X(rank_items, RankItems)                                                                       \
+    X(judge, Judge)                                                                                \
+    X(count_verdicts, CountVerdicts)                                                               \
+    X(list_survivors, ListSurvivors)                                                               \
+    X(gather_survivors, GatherSurvivors)                                                           \
+    X(find_cut_item, FindCutItem)                                                                  \
+    X(find_cuts, FindCuts)                                                                         \
+    X(walk_spans, WalkSpans)                                                                       \
+    X(begin_tables, BeginTables)                                                                   \
+    X(list_tables, ListTables)                                                                     \
+    X(find_block_ends, BlockEnds)                                                                  \
+    X(follow_chain, FollowChain)                                                                   \
+    X(list_blocks, ListBlocks)                                                                     \
+    X(plan_blocks, PlanBlocks)                                                                     \
+    X(measure_tails, MeasureTails)                                                                 \
+    X(pack_columns, PackColumns)                                                                   \
+    X(pack_values, PackValues)                                                                     \
+    X(checksum_values, PackChecksums)                                                              \
+    X(put_value_checksums, PackChecksums)                                                          \
+    X(checksum_columns, PackChecksums)                                                             \
+    X(put_checksums, PackChecksums)                                                                \
+    X(measure_separators, MeasureSeparators)                                                       \
+    X(write_separators, WriteSeparators)                                                           \
+    X(begin_sums, BeginSums)                                                                       \
+    X(sum_tables, SumTables)                                                                       \
+    X(set_filter_bits, SetFilterBits)                                                              \
+    X(write_first_keys, WriteFirstKeys)
+
+typedef struct {
+    const char *name;
+    emulated_thread thread_of;
+    u64 args_bytes;
+} Kernel;
+
+static const Kernel kernels[] = {
+#define X(name, Args) {#name, name##_emulated, sizeof(Args)},
+    ALL_KERNELS(X)
+#undef X
+};
+
+// Runs a kernel by its name. Returns 0; 1 after a fault; 2 if there is no such kernel; 3 if its
+// arguments have another size.
+int siltstone_emulated_launch(const char *name, const void *args, u64 args_bytes, u32 blocks,
+                              u32 threads, u64 seed, Fault *to) {
+    for (u64 i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        if (strcmp(kernels[i].name, name) == 0) {
+            if (kernels[i].args_bytes != args_bytes) {
+                return 3;
+            }
+            return run(kernels[i].thread_of, args, blocks, threads, seed, to);
+        }
+    }
+    return 2;
+}

@@ -1,0 +1,178 @@
+//! The phase that decides where tables begin and where blocks end.
+//!
+//! Threading: see `lane`.
+
+use siltstone_table::layout::{LayoutLimits, LayoutState};
+
+use crate::error::Result;
+use crate::kernels::{
+    Array, BeginTables, BlockEnds, Chain, FindCuts, FollowChain, ListBlocks, ListTables, OutBlock,
+    PlanBlocks, Rule, TableStart, WalkSpans,
+};
+use crate::lane::{Batch, Work};
+use crate::retain::Kept;
+use crate::unpack::KeyList;
+
+/// The tables of a piece.
+pub(crate) struct Tables {
+    /// The begin of each.
+    pub starts: Array<TableStart>,
+    pub host_starts: Vec<TableStart>,
+    /// For each survivor, how many tables begin before it.
+    pub numbers: Array<u32>,
+}
+
+/// Finds the tables. There is at least one survivor.
+pub(crate) fn tables(
+    work: &mut Work<'_>,
+    kept: &Kept,
+    limits: LayoutLimits,
+    soft_cuts: &[Vec<u8>],
+    continues_at: Option<&LayoutState>,
+) -> Result<Tables> {
+    let cuts = soft_cuts.len() as u64;
+    let mut keys = KeyList::default();
+    soft_cuts.iter().for_each(|cut| keys.push(cut));
+    keys.words.push(0);
+    let mut batch = Batch::default();
+    let words = batch.add(&keys.words);
+    let places = batch.add(&keys.places);
+    let lens = batch.add(&keys.lens);
+    let batch = work.upload_batch(&batch)?;
+    let firsts = work.take(cuts + 1)?;
+    let earlier = work.take(cuts + 1)?;
+    let args = FindCuts {
+        keys: kept.survivors.keys,
+        words: words.of(batch),
+        places: places.of(batch),
+        lens: lens.of(batch),
+        firsts,
+        survivors: kept.count,
+        count: cuts,
+    };
+    work.launch("find_cuts", cuts, &args)?;
+    let span_bytes = continues_at.map_or(0, |state| state.span_bytes);
+    let args = WalkSpans {
+        firsts,
+        raw: kept.raw,
+        earlier,
+        cuts,
+        survivors: kept.count,
+        min_span_bytes: limits.min_span_bytes,
+        earlier_spans_bytes: continues_at.map_or(0, |state| state.earlier_spans_bytes),
+        span_bytes,
+    };
+    work.launch("walk_spans", 1, &args)?;
+    let numbers = work.take(kept.count + 1)?;
+    let args = BeginTables {
+        is_new: kept.survivors.is_new,
+        raw: kept.raw,
+        firsts,
+        earlier,
+        begins: numbers,
+        cuts,
+        survivors: kept.count,
+        table_bytes: limits.table_bytes,
+        delay_bytes: limits.delay_bytes,
+        span_bytes,
+    };
+    work.launch("begin_tables", kept.count, &args)?;
+    work.scan32(numbers, kept.count)?;
+    let count = u64::from(work.read(numbers.part(kept.count, 1))?[0]);
+    let starts = work.take(count)?;
+    let args = ListTables {
+        numbers,
+        raw: kept.raw,
+        firsts,
+        earlier,
+        starts,
+        cuts,
+        survivors: kept.count,
+        span_bytes,
+    };
+    work.launch("list_tables", kept.count, &args)?;
+    Ok(Tables {
+        starts,
+        host_starts: work.read(starts)?,
+        numbers,
+    })
+}
+
+/// The blocks of all tables of a piece.
+pub(crate) struct OutBlocks {
+    pub blocks: Array<OutBlock>,
+    pub count: u64,
+    /// For each survivor, how many blocks begin before it.
+    pub numbers: Array<u32>,
+    /// The bytes of all blocks, without compression.
+    pub bytes: u64,
+}
+
+/// Finds the blocks of the first `survivors` survivors, which are those of the first `tables`
+/// tables.
+pub(crate) fn blocks(
+    work: &mut Work<'_>,
+    kept: &Kept,
+    tables: &Tables,
+    (table_count, survivors): (u64, u64),
+    rule: Rule,
+) -> Result<OutBlocks> {
+    let chain = Chain {
+        survivors: kept.survivors,
+        tables: tables.numbers,
+        rule,
+        count: survivors,
+    };
+    let nexts = work.take(survivors)?;
+    let bytes = work.take(survivors)?;
+    let args = BlockEnds {
+        chain,
+        nexts,
+        bytes,
+    };
+    work.launch("find_block_ends", survivors, &args)?;
+    let numbers = work.take_zeros(survivors + 1)?;
+    let args = FollowChain {
+        chain,
+        starts: tables.starts,
+        nexts,
+        bytes,
+        begins: numbers,
+        table_count,
+    };
+    work.launch("follow_chain", table_count, &args)?;
+    work.scan32(numbers, survivors)?;
+    let count = u64::from(work.read(numbers.part(survivors, 1))?[0]);
+    let firsts = work.take(count + 1)?;
+    let block_bytes = work.take(count)?;
+    let places = work.take(count + 1)?;
+    let args = ListBlocks {
+        begins: numbers,
+        firsts,
+        block_bytes,
+        places,
+        bytes,
+        survivors,
+        blocks: count,
+    };
+    work.launch("list_blocks", survivors, &args)?;
+    work.scan64(places, count)?;
+    let blocks = work.take(count)?;
+    let args = PlanBlocks {
+        survivors: kept.survivors,
+        tables: tables.numbers,
+        firsts,
+        block_bytes,
+        places,
+        blocks,
+        count,
+    };
+    work.launch("plan_blocks", count, &args)?;
+    let bytes = work.read(places.part(count, 1))?[0];
+    Ok(OutBlocks {
+        blocks,
+        count,
+        numbers,
+        bytes,
+    })
+}

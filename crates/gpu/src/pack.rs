@@ -1,0 +1,214 @@
+//! The phase that makes the bytes of blocks, and what the host needs to make tables of them.
+//!
+//! Threading: see `lane`.
+
+use siltstone_table::filter::{FILTER_BLOCK_BYTES, filter_blocks, probes};
+
+use crate::error::Result;
+use crate::kernels::{
+    Array, BeginSums, IndexEntry, MeasureSeparators, MeasureTails, PackChecksums, PackColumns,
+    PackValues, SetFilterBits, SumTables, TableSums, WriteFirstKeys, WriteSeparators,
+};
+use crate::lane::{SLACK_BYTES, Work};
+use crate::layout::{OutBlocks, Tables};
+use crate::retain::{COUNT_GROUP, Kept};
+use crate::unpack::Unpacked;
+
+/// The threads of a CUDA block for a block of a table.
+const BLOCK_THREADS: u32 = 64;
+
+/// The tables of a piece, without their frames.
+pub(crate) struct Packed {
+    /// The bytes of all blocks, table after table, on the device.
+    pub out: Array<u8>,
+    /// For each block, in order.
+    pub index: Vec<IndexEntry>,
+    /// The separators of all blocks, one after the other.
+    pub separators: Vec<u8>,
+    /// For each table.
+    pub sums: Vec<TableSums>,
+    pub first_keys: Vec<Vec<u8>>,
+    /// The filters of all tables, one after the other.
+    pub filters: Vec<u8>,
+}
+
+/// Packs the blocks of the first tables.
+pub(crate) fn pack(
+    work: &mut Work<'_>,
+    unpacked: &Unpacked,
+    kept: &Kept,
+    tables: &Tables,
+    blocks: &OutBlocks,
+    (table_count, survivors): (u64, u64),
+    bits_per_key: u8,
+) -> Result<Packed> {
+    let out = work.take(blocks.bytes)?;
+    let tails = work.take(survivors + 1)?;
+    let args = MeasureTails {
+        survivors: kept.survivors,
+        begins: blocks.numbers,
+        blocks: blocks.blocks,
+        tails,
+        count: survivors,
+    };
+    work.launch("measure_tails", survivors, &args)?;
+    work.scan32(tails, survivors)?;
+    let args = PackColumns {
+        survivors: kept.survivors,
+        tails,
+        value_starts: kept.value_starts,
+        blocks: blocks.blocks,
+        out,
+        count: blocks.count,
+    };
+    work.launch_blocks("pack_columns", blocks.count, BLOCK_THREADS, &args)?;
+    let args = PackValues {
+        bytes: unpacked.bytes,
+        survivors: kept.survivors,
+        value_starts: kept.value_starts,
+        blocks: blocks.blocks,
+        out,
+        count: blocks.count,
+    };
+    work.launch_blocks("pack_values", blocks.count, BLOCK_THREADS, &args)?;
+    let crcs = work.take_zeros(blocks.count)?;
+    let args = PackChecksums {
+        blocks: blocks.blocks,
+        out,
+        tables: work.lane.crc_tables,
+        crcs,
+        count: blocks.count,
+    };
+    work.launch_blocks("checksum_values", blocks.count, BLOCK_THREADS, &args)?;
+    work.launch("put_value_checksums", blocks.count, &args)?;
+    work.launch_blocks("checksum_columns", blocks.count, BLOCK_THREADS, &args)?;
+    work.launch("put_checksums", blocks.count, &args)?;
+    let (index, separators) = separators(work, kept, blocks, crcs)?;
+    let Summed {
+        sums,
+        first_keys,
+        filters,
+    } = sums(work, kept, tables, (table_count, survivors), bits_per_key)?;
+    Ok(Packed {
+        out,
+        index,
+        separators,
+        sums,
+        first_keys,
+        filters,
+    })
+}
+
+/// The entries of the indexes, and their separators.
+fn separators(
+    work: &mut Work<'_>,
+    kept: &Kept,
+    blocks: &OutBlocks,
+    crcs: Array<u32>,
+) -> Result<(Vec<IndexEntry>, Vec<u8>)> {
+    let entries = work.take(blocks.count)?;
+    let places = work.take(blocks.count + 1)?;
+    let args = MeasureSeparators {
+        survivors: kept.survivors,
+        blocks: blocks.blocks,
+        crcs,
+        entries,
+        separator_bytes: places,
+        count: blocks.count,
+    };
+    work.launch("measure_separators", blocks.count, &args)?;
+    work.scan32(places, blocks.count)?;
+    let bytes = u64::from(work.read(places.part(blocks.count, 1))?[0]);
+    let out = work.take(bytes + SLACK_BYTES)?;
+    let args = WriteSeparators {
+        survivors: kept.survivors,
+        blocks: blocks.blocks,
+        places,
+        out,
+        count: blocks.count,
+    };
+    work.launch("write_separators", blocks.count, &args)?;
+    let index = work.read(entries)?;
+    let separators = work.read(out.first(bytes))?;
+    Ok((index, separators))
+}
+
+/// What the properties and the filters of the tables need.
+struct Summed {
+    sums: Vec<TableSums>,
+    first_keys: Vec<Vec<u8>>,
+    filters: Vec<u8>,
+}
+
+/// The sums of the tables, their first keys, and their filters.
+fn sums(
+    work: &mut Work<'_>,
+    kept: &Kept,
+    tables: &Tables,
+    (table_count, survivors): (u64, u64),
+    bits_per_key: u8,
+) -> Result<Summed> {
+    let array = work.take(table_count)?;
+    let args = BeginSums {
+        starts: tables.starts,
+        survivors: kept.survivors,
+        sums: array,
+        tables: table_count,
+        survivor_count: survivors,
+    };
+    work.launch("begin_sums", table_count, &args)?;
+    let args = SumTables {
+        survivors: kept.survivors,
+        tables: tables.numbers,
+        sums: array,
+        count: survivors,
+    };
+    work.launch("sum_tables", survivors.div_ceil(COUNT_GROUP), &args)?;
+    let mut sums: Vec<TableSums> = work.read(array)?;
+    let mut places = Vec::with_capacity(sums.len());
+    let (mut key_bytes, mut lines) = (0u32, 0u64);
+    for table in &mut sums {
+        places.push(key_bytes);
+        key_bytes += table.first_key_len;
+        table.filter_lines = filter_blocks(table.user_keys, bits_per_key);
+        table.filter_word = lines * (FILTER_BLOCK_BYTES as u64 / 4);
+        lines += table.filter_lines;
+    }
+    let array = work.upload(&sums)?;
+    let places = work.upload(&places)?;
+    let keys = work.take(u64::from(key_bytes) + SLACK_BYTES)?;
+    let args = WriteFirstKeys {
+        survivors: kept.survivors,
+        sums: array,
+        places,
+        out: keys,
+        tables: table_count,
+    };
+    work.launch("write_first_keys", table_count, &args)?;
+    let filters: Array<u32> = work.take_zeros(lines * (FILTER_BLOCK_BYTES as u64 / 4))?;
+    if lines > 0 {
+        let args = SetFilterBits {
+            survivors: kept.survivors,
+            tables: tables.numbers,
+            sums: array,
+            filters,
+            count: survivors,
+            probes: probes(bits_per_key),
+            unused: 0,
+        };
+        work.launch("set_filter_bits", survivors, &args)?;
+    }
+    let keys = work.read(keys.first(u64::from(key_bytes)))?;
+    let mut rest = &keys[..];
+    let mut first_keys = Vec::with_capacity(sums.len());
+    for table in &sums {
+        let (key, after) = rest.split_at(table.first_key_len as usize);
+        first_keys.push(key.to_vec());
+        rest = after;
+    }
+    Ok(Summed {
+        filters: work.read(filters.cast())?,
+        sums,
+        first_keys,
+    })
+}
