@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::{Mutex, Runtime};
 use siltstone_table::compress::Codec;
@@ -28,6 +29,10 @@ const CHECKED_FIRST: u64 = 8;
 
 /// After these, it checks the blocks of one job in so many.
 const CHECKED_SHARE: u64 = 16;
+
+/// How long a job waits for work of an earlier one to end, and how often it asks.
+const LANE_WAIT: Duration = Duration::from_millis(200);
+const LANE_PAUSE: Duration = Duration::from_micros(100);
 
 /// After this many mismatches in a row the executor is off.
 const MISMATCHES_MAX: u64 = 3;
@@ -125,10 +130,21 @@ impl GpuExecutor {
         &self.device
     }
 
-    fn lane(&self) -> Option<Lane> {
-        let mut lanes = self.lanes.lock();
-        let idle = lanes.iter_mut().position(Lane::is_idle)?;
-        Some(lanes.swap_remove(idle))
+    /// Takes an idle lane. Work of a job that was cancelled may still go on in one for a moment.
+    fn lane(&self, ctx: &ExecContext) -> Option<Lane> {
+        let began = self.runtime.now();
+        loop {
+            let mut lanes = self.lanes.lock();
+            if let Some(idle) = lanes.iter_mut().position(Lane::is_idle) {
+                return Some(lanes.swap_remove(idle));
+            }
+            let is_hopeless = lanes.is_empty() || ctx.cancel.is_cancelled();
+            drop(lanes);
+            if is_hopeless || self.runtime.now().since(began) > LANE_WAIT {
+                return None;
+            }
+            self.runtime.sleep(LANE_PAUSE);
+        }
     }
 
     /// What the host checks of this job.
@@ -284,8 +300,13 @@ impl Executor for GpuExecutor {
         Ok(())
     }
 
+    /// Lanes in which work of an abandoned job may still go on are not counted.
     fn slots(&self) -> usize {
-        self.lane_count
+        let mut lanes = self.lanes.lock();
+        let stuck = lanes
+            .iter_mut()
+            .filter_map(|lane| (!lane.is_idle()).then_some(()));
+        self.lane_count - stuck.count()
     }
 
     fn state(&self) -> ExecutorState {
@@ -314,7 +335,7 @@ impl Executor for GpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
-        let Some(mut lane) = self.lane() else {
+        let Some(mut lane) = self.lane(ctx) else {
             return Err(ExecError::declined("all lanes of the GPU are in use"));
         };
         let result = self.run_in(&mut lane, job, ctx);

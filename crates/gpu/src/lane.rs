@@ -6,9 +6,9 @@
 //! Invariants:
 //! - All kernels and copies of a lane are in one stream, so memory that was given back and taken
 //!   again is never in use by earlier work.
-//! - What is copied to the device or from it is compared: the device computes the checksum of each
-//!   array, and the host that of its own copy. They are compared whenever the host waits. Blocks of
-//!   tables are left out, because they have checksums of their own.
+//! - What is copied to the device or from it is compared before it is used: the device computes the
+//!   checksum of each array, and the host that of its own copy. Blocks of tables are left out,
+//!   because they have checksums of their own.
 //! - A lane whose last work has not passed is not given to another job.
 //!
 //! Threading: a lane has one owner at a time. Waiting is polling, with pauses of the runtime.
@@ -45,9 +45,6 @@ const CRC_TABLE_COUNT: u64 = 2048 + 40;
 /// The bytes of a piece of a checksum: `CRC_PIECE` of the kernels.
 const CRC_PIECE_BYTES: u64 = 256;
 
-/// The number of checksums that are compared at a time.
-const CHECKSUMS: u64 = 64;
-
 /// How often a wait asks before it begins to sleep between two questions.
 const SPINS: u32 = 64;
 
@@ -72,7 +69,7 @@ pub(crate) struct Lane {
     pub ring: Vec<PinnedBuffer>,
     /// Tables of the checksum kernels.
     pub crc_tables: Array<u32>,
-    crcs: Array<u32>,
+    crc: Array<u32>,
     /// An event after the last work of a job that did not wait for it.
     pending: Option<Event>,
 }
@@ -98,7 +95,7 @@ impl Lane {
             used_bytes: 0,
         };
         let crc_tables = arena.take(CRC_TABLE_COUNT)?;
-        let crcs = arena.take(CHECKSUMS)?;
+        let crc = arena.take(1)?;
         let lane = Lane {
             device: Arc::clone(device),
             runtime: runtime.clone(),
@@ -109,12 +106,11 @@ impl Lane {
                 .map(|_| device.alloc_pinned(sizes.ring_bytes))
                 .collect::<std::result::Result<_, _>>()?,
             crc_tables,
-            crcs,
+            crc,
             pending: None,
         };
         let args = CrcTables { tables: crc_tables };
         lane.launch("crc_tables", CRC_TABLE_COUNT, &args)?;
-        lane.device.fill(lane.stream, crcs.region(), 0)?;
         Ok(lane)
     }
 
@@ -203,8 +199,6 @@ impl<T: Item> Slot<T> {
 pub(crate) struct Work<'a> {
     pub lane: &'a mut Lane,
     pub ctx: &'a ExecContext,
-    /// The checksums that the next wait compares: what the host expects at each place.
-    expected: Vec<Option<u32>>,
     /// Where the arrays of the job begin.
     base: u64,
 }
@@ -217,12 +211,7 @@ impl<'a> Work<'a> {
     /// Begins a job in an idle lane.
     pub fn new(lane: &'a mut Lane, ctx: &'a ExecContext) -> Work<'a> {
         let base = lane.arena.used_bytes;
-        Work {
-            lane,
-            ctx,
-            expected: Vec::new(),
-            base,
-        }
+        Work { lane, ctx, base }
     }
 
     /// Takes an array with arbitrary items. Kernels may read [`SLACK_BYTES`] after it.
@@ -312,22 +301,6 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Has the device compute the checksum of an array, to be compared by the next wait. Returns
-    /// the number of the checksum.
-    fn checksum(&mut self, bytes: Array<u8>, expected: Option<u32>) -> Result<usize> {
-        let slot = self.expected.len();
-        let args = ChecksumRegion {
-            bytes,
-            tables: self.lane.crc_tables,
-            crcs: self.lane.crcs,
-            slot: slot as u64,
-        };
-        let pieces = bytes.count().div_ceil(CRC_PIECE_BYTES).max(1);
-        self.launch("checksum_region", pieces, &args)?;
-        self.expected.push(expected);
-        Ok(slot)
-    }
-
     /// Copies items to the device.
     pub fn upload<T: Item>(&mut self, items: &[T]) -> Result<Array<T>> {
         let mut batch = Batch::default();
@@ -335,27 +308,50 @@ impl<'a> Work<'a> {
         Ok(slot.of(self.upload_batch(&batch)?))
     }
 
-    /// Copies the arrays of a batch to the device.
+    /// Copies the arrays of a batch to the device, and compares their checksums before any kernel
+    /// can use them: a wrong index in them would lead a kernel out of its memory.
     pub fn upload_batch(&mut self, batch: &Batch) -> Result<Array<u8>> {
         let to: Array<u8> = self.take(batch.bytes.len() as u64)?;
         let mut at = 0;
         for chunk in batch.bytes.chunks(self.lane.staging.len() / 2) {
-            if self.lane.staging.bytes_mut().is_err() || self.is_checksum_room_used() {
+            if self.lane.staging.bytes_mut().is_err() {
                 self.wait()?;
             }
             self.lane.staging.bytes_mut()?[..chunk.len()].copy_from_slice(chunk);
             let part = to.part(at, chunk.len() as u64);
             let (device, stream) = (&self.lane.device, self.lane.stream);
             device.copy_in(stream, part.region(), &self.lane.staging, 0..chunk.len())?;
-            self.checksum(part, Some(crc32c(chunk)))?;
+            let found = self.checksum(part, chunk.len())?;
+            let expected = crc32c(chunk);
+            if found != expected {
+                return Err(GpuError::Mismatch(format!(
+                    "the checksum of an array is {expected:08x} here and {found:08x} on the device"
+                )));
+            }
             at += chunk.len() as u64;
         }
         Ok(to)
     }
 
-    /// Whether the next checksum must wait until those so far were compared.
-    fn is_checksum_room_used(&self) -> bool {
-        self.expected.len() as u64 + 2 > CHECKSUMS
+    /// Waits for everything that was started, and returns the checksum of an array on the device.
+    /// The first `used` bytes of the staging buffer are left as they are.
+    fn checksum(&mut self, bytes: Array<u8>, used: usize) -> Result<u32> {
+        let crc = self.lane.crc;
+        let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
+        device.fill(stream, crc.region(), 0)?;
+        let args = ChecksumRegion {
+            bytes,
+            tables: self.lane.crc_tables,
+            crcs: crc,
+            slot: 0,
+        };
+        let pieces = bytes.count().div_ceil(CRC_PIECE_BYTES).max(1);
+        self.launch("checksum_region", pieces, &args)?;
+        let at = used.next_multiple_of(8);
+        device.copy_out(stream, &mut self.lane.staging, at..at + 4, crc.region())?;
+        self.wait()?;
+        let found: Vec<u32> = items_of(&self.lane.staging.bytes()?[at..at + 4]);
+        Ok(found[0])
     }
 
     /// Copies arrays from the device, and waits for them and everything before.
@@ -367,19 +363,20 @@ impl<'a> Work<'a> {
             let mut at = 0;
             while at < array.count() {
                 let len = (array.count() - at).min(most as u64);
-                self.wait()?;
+                if self.lane.staging.bytes_mut().is_err() {
+                    self.wait()?;
+                }
                 let part = array.part(at, len);
-                let slot = self.checksum(part, None)?;
                 let range = 0..len as usize;
                 let (device, stream) = (&self.lane.device, self.lane.stream);
                 device.copy_out(stream, &mut self.lane.staging, range.clone(), part.region())?;
-                let crcs = self.read_checksums(range.end)?;
+                let expected = self.checksum(part, range.end)?;
                 let chunk = &self.lane.staging.bytes()?[range];
                 let found = crc32c(chunk);
-                if found != crcs[slot] {
+                if found != expected {
                     return Err(GpuError::Mismatch(format!(
-                        "the checksum of {len} bytes is {:08x} on the device and {found:08x} here",
-                        crcs[slot]
+                        "the checksum of {len} bytes is {expected:08x} on the device and \
+                         {found:08x} here"
                     )));
                 }
                 bytes.extend_from_slice(chunk);
@@ -396,48 +393,8 @@ impl<'a> Work<'a> {
         Ok(items_of(&bytes))
     }
 
-    /// Waits for everything that was started, and compares the checksums of what was uploaded.
+    /// Waits for everything that was started.
     pub fn wait(&mut self) -> Result<()> {
-        if self.expected.is_empty() {
-            return self.wait_for_stream();
-        }
-        self.read_checksums(0)?;
-        Ok(())
-    }
-
-    /// Reads the checksums that the device computed, compares those of uploads, and begins again
-    /// with none. They are copied to the staging buffer after its first `used` bytes. Everything that
-    /// was started has passed afterwards.
-    fn read_checksums(&mut self, used: usize) -> Result<Vec<u32>> {
-        let crcs = self.lane.crcs.first(self.expected.len().max(1) as u64);
-        let bytes = crcs.region().bytes as usize;
-        let at = used.next_multiple_of(8);
-        let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
-        device.copy_out(
-            stream,
-            &mut self.lane.staging,
-            at..at + bytes,
-            crcs.region(),
-        )?;
-        device.fill(stream, self.lane.crcs.region(), 0)?;
-        self.wait_for_stream()?;
-        let found: Vec<u32> = items_of(&self.lane.staging.bytes()?[at..at + bytes]);
-        let expected = std::mem::take(&mut self.expected);
-        for (slot, expected) in expected.into_iter().enumerate() {
-            // Those of downloads are compared by who reads the bytes.
-            if let Some(expected) = expected
-                && expected != found[slot]
-            {
-                return Err(GpuError::Mismatch(format!(
-                    "the checksum of an array is {expected:08x} here and {:08x} on the device",
-                    found[slot]
-                )));
-            }
-        }
-        Ok(found)
-    }
-
-    fn wait_for_stream(&mut self) -> Result<()> {
         let event = self.lane.device.record(self.lane.stream)?;
         let passed = self.wait_for(event);
         if passed.is_ok() {

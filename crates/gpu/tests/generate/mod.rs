@@ -1,4 +1,5 @@
 //! Random jobs of some size: many shapes of keys, values, versions, runs and options.
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -142,8 +143,19 @@ fn a_value(random: &mut Random, form: ValueForm) -> Vec<u8> {
         .collect()
 }
 
+/// A random job of some hundred entries whose inputs are verified.
+pub fn a_small_world(random: &mut Random) -> World {
+    let mut world = a_world_of(random, 60, 600);
+    world.job.format.verify = true;
+    world
+}
+
 /// A random job.
 pub fn a_world(random: &mut Random) -> World {
+    a_world_of(random, 100, 6000)
+}
+
+fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
     let key_form = random.of(&[
         KeyForm::Fixed16,
         KeyForm::Text,
@@ -163,8 +175,8 @@ pub fn a_world(random: &mut Random) -> World {
         ValueForm::Mixed,
     ]);
     let count = match key_form {
-        KeyForm::Long => 50 + random.below(400),
-        _ => 100 + random.below(6000),
+        KeyForm::Long => least + random.below(most / 12),
+        _ => least + random.below(most),
     };
     let space = count / random.of(&[1, 2, 8]) + 1;
     let run_count = 1 + random.below(9);

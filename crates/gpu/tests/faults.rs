@@ -1,0 +1,378 @@
+//! What goes wrong: calls of the device that fail, copies that flip a bit, kernels that never end,
+//! damaged inputs, and jobs that are cancelled. The result is an error or the right tables, and
+//! nothing is left behind.
+
+#[path = "../../table/tests/common/mod.rs"]
+mod common;
+mod generate;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{epoch, files};
+use generate::{Random, World, a_small_world};
+use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
+use siltstone_gpu::{GpuExecutor, GpuOptions};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_table::checksum::crc32c;
+use siltstone_table::exec::{
+    CancelToken, CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, InputMap, Inputs,
+    Throttle,
+};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::merge::table::InputTable;
+
+const MEMORY_BYTES: u64 = 4 << 20;
+
+fn options() -> GpuOptions {
+    GpuOptions {
+        memory_bytes_max: MEMORY_BYTES,
+        pinned_bytes_max: 256 << 10,
+        jobs: 1,
+        verifies_all: true,
+        job_bytes_min: 0,
+        ..GpuOptions::default()
+    }
+}
+
+/// A job with its storage, and the tables that the host's executor makes of it.
+struct Setting {
+    runtime: Runtime,
+    storage: Arc<MemoryStorage>,
+    inputs: Arc<dyn Inputs>,
+    job: Job,
+    attempt: AtomicU64,
+    want: Vec<Vec<u8>>,
+    count: usize,
+}
+
+impl Setting {
+    fn new(world: &World) -> Setting {
+        let runtime = Runtime::threads();
+        let storage = Arc::new(MemoryStorage::new(&runtime));
+        let (job, inputs) = world.write(&storage);
+        let mut setting = Setting {
+            runtime,
+            storage,
+            inputs,
+            job,
+            attempt: AtomicU64::new(1),
+            want: Vec::new(),
+            count: 0,
+        };
+        let outcome = CpuExecutor::new()
+            .run(&setting.job, &setting.context())
+            .unwrap();
+        setting.want = files(&*setting.storage, &outcome);
+        setting.delete(&outcome);
+        setting.count = setting.storage.list().unwrap().len();
+        setting
+    }
+
+    fn context(&self) -> ExecContext {
+        let (runtime, inputs) = (self.runtime.clone(), Arc::clone(&self.inputs));
+        ExecContext::new(runtime, inputs, self.storage.clone(), epoch())
+    }
+
+    fn delete(&self, outcome: &Outcome) {
+        for table in &outcome.tables {
+            self.storage.delete(epoch(), &table.name).unwrap();
+        }
+    }
+
+    fn open(
+        &self,
+        seed: u64,
+        faults: Faults,
+    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
+        let device = EmulatedDevice::with_faults(&self.runtime, MEMORY_BYTES, seed, faults);
+        let device = Arc::new(device);
+        let gpu = GpuExecutor::open("gpu0", device.clone(), &self.runtime, options());
+        (device, gpu)
+    }
+
+    /// Runs the job. An outcome must have the right tables. Nothing else is left behind.
+    fn run(&self, gpu: &GpuExecutor, ctx: &ExecContext) -> Result<(), ExecError> {
+        let mut job = self.job.clone();
+        job.output.attempt = 1 + self.attempt.fetch_add(1, Ordering::Relaxed);
+        let result = gpu.run(&job, ctx).map(|outcome| {
+            assert!(files(&*self.storage, &outcome) == self.want, "wrong tables");
+            self.delete(&outcome);
+        });
+        let names = self.storage.list().unwrap();
+        assert_eq!(names.len(), self.count, "left behind: {names:?}");
+        result
+    }
+}
+
+fn is_declined(result: &Result<(), ExecError>) -> bool {
+    matches!(result, Err(ExecError::Declined { .. }))
+}
+
+#[test]
+fn every_call_may_fail() {
+    let setting = Setting::new(&a_small_world(&mut Random::new(1)));
+    let (device, gpu) = setting.open(1, Faults::default());
+    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let (calls, ..) = device.counts();
+    assert!(calls > 100);
+    let mut declined = 0;
+    for call in 1..=calls {
+        let faults = Faults {
+            failing_call: call,
+            is_sticky: call % 3 == 0,
+            ..Faults::default()
+        };
+        let (_, gpu) = setting.open(call, faults);
+        let gpu = match gpu {
+            Ok(gpu) => gpu,
+            Err(text) => {
+                assert!(text.contains("an error that was asked for"), "{text}");
+                continue;
+            }
+        };
+        let result = setting.run(&gpu, &setting.context());
+        // The order of a seed decides how many polls there are, so some calls come after the job.
+        declined += u64::from(is_declined(&result));
+        assert!(result.is_ok() || is_declined(&result), "{result:?}");
+        let again = setting.run(&gpu, &setting.context());
+        match faults.is_sticky && !result.is_ok() {
+            true => {
+                assert!(is_declined(&again));
+                assert!(matches!(gpu.state(), ExecutorState::Down(_)));
+            }
+            false => assert!(again.is_ok() || result.is_ok(), "call {call}: {again:?}"),
+        }
+    }
+    assert!(declined > calls / 3, "{declined} of {calls}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_copy_never_makes_a_wrong_table() {
+    let setting = Setting::new(&a_small_world(&mut Random::new(2)));
+    let (device, gpu) = setting.open(0, Faults::default());
+    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let (_, copies, _) = device.counts();
+    assert!(copies > 20);
+    let mut random = Random::new(3);
+    let (mut found, mut tries) = (0, 0);
+    for copy in 1..=copies {
+        for _ in 0..5 {
+            let faults = Faults {
+                flipped_copy: copy,
+                flipped_bit: random.below(1 << 40),
+                ..Faults::default()
+            };
+            let (_, gpu) = setting.open(0, faults);
+            let gpu = gpu.unwrap();
+            let result = setting.run(&gpu, &setting.context());
+            assert!(result.is_ok() || is_declined(&result), "{result:?}");
+            tries += 1;
+            found += u64::from(result.is_err());
+            setting.run(&gpu, &setting.context()).unwrap();
+        }
+    }
+    // A flip goes unnoticed only where nothing depends on it, such as checksums of nothing.
+    assert!(found * 10 > tries * 9, "{found} of {tries}");
+}
+
+#[test]
+fn mismatches_in_a_row_switch_it_off() {
+    let setting = Setting::new(&a_small_world(&mut Random::new(2)));
+    let faults = Faults {
+        flipped_copy: 1,
+        flipped_bit: 77,
+        ..Faults::default()
+    };
+    let (_, gpu) = setting.open(0, faults);
+    let gpu = gpu.unwrap();
+    assert!(is_declined(&setting.run(&gpu, &setting.context())));
+    assert_eq!(gpu.state(), ExecutorState::Ready);
+    setting.run(&gpu, &setting.context()).unwrap();
+    let counters = gpu.counters();
+    let mismatches = counters.iter().find(|(name, _)| name == "gpu_mismatches");
+    assert_eq!(mismatches.map(|(_, count)| *count), Some(1));
+}
+
+/// Cancels a job when it has reported bytes so many times.
+struct Cancels {
+    after: AtomicU64,
+    token: CancelToken,
+}
+
+impl Throttle for Cancels {
+    fn spent(&self, _bytes: u64, _stop: &dyn Fn() -> bool) {
+        if self.after.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.token.cancel();
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_job_leaves_nothing() {
+    let setting = Setting::new(&a_small_world(&mut Random::new(4)));
+    let (_, gpu) = setting.open(7, Faults::default());
+    let gpu = gpu.unwrap();
+    let mut cancelled = 0;
+    for after in 1..40 {
+        let mut ctx = setting.context();
+        ctx.throttle = Some(Arc::new(Cancels {
+            after: AtomicU64::new(after),
+            token: ctx.cancel.clone(),
+        }));
+        match setting.run(&gpu, &ctx) {
+            Ok(()) => break,
+            Err(ExecError::Cancelled) => cancelled += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(cancelled > 5);
+    setting.run(&gpu, &setting.context()).unwrap();
+}
+
+#[test]
+fn a_kernel_that_never_ends_keeps_its_lane() {
+    let setting = Setting::new(&a_small_world(&mut Random::new(5)));
+    let (device, gpu) = setting.open(0, Faults::default());
+    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let (.., kernels) = device.counts();
+    for hanging_kernel in [3, kernels / 2, kernels] {
+        let faults = Faults {
+            hanging_kernel,
+            ..Faults::default()
+        };
+        let (_, gpu) = setting.open(0, faults);
+        let gpu = gpu.unwrap();
+        assert_eq!(gpu.slots(), 1);
+        let ctx = setting.context();
+        let cancel = ctx.cancel.clone();
+        let runtime = setting.runtime.clone();
+        let canceller = runtime.spawn("canceller", {
+            let runtime = runtime.clone();
+            move || {
+                runtime.sleep(std::time::Duration::from_millis(30));
+                cancel.cancel();
+            }
+        });
+        let result = setting.run(&gpu, &ctx);
+        assert!(matches!(result, Err(ExecError::Cancelled)), "{result:?}");
+        canceller.unwrap().join().unwrap();
+        assert_eq!(gpu.slots(), 0);
+        assert!(is_declined(&setting.run(&gpu, &setting.context())));
+    }
+}
+
+/// The inputs of a job with one file replaced.
+fn with_file(setting: &Setting, name: &str, bytes: &[u8]) -> Arc<dyn Inputs> {
+    let patched = Arc::new(MemoryStorage::new(&setting.runtime));
+    let mut inputs = InputMap::new();
+    for input in &setting.job.inputs {
+        let own = setting.storage.read_small(&input.name).unwrap();
+        let bytes = if input.name == name { bytes } else { &own };
+        let file = patched.create(epoch(), &input.name).unwrap();
+        file.append(&[bytes]).unwrap();
+        file.sync().unwrap();
+        inputs.add_table(0, &input.name, patched.open(&input.name).unwrap());
+    }
+    Arc::new(inputs)
+}
+
+/// Damages one block of an input in some way that `damage` draws, and compares what both sides make
+/// of the job. Returns whether the host's executor failed.
+fn compare_damaged(
+    setting: &Setting,
+    gpu: &GpuExecutor,
+    random: &mut Random,
+    damage: impl Fn(&mut Random, &mut [u8], usize),
+) -> bool {
+    let number = random.below(setting.job.inputs.len() as u64) as usize;
+    let name = &setting.job.inputs[number].name;
+    let mut bytes = setting.storage.read_small(name).unwrap();
+    let table = InputTable::open(setting.storage.open(name).unwrap()).unwrap();
+    if table.block_count() == 0 {
+        return false;
+    }
+    let place = table.place(random.below(table.block_count() as u64) as usize);
+    let block = &mut bytes[place.start as usize..place.end as usize];
+    damage(random, block, (place.anchor - place.start) as usize);
+    let inputs = with_file(setting, name, &bytes);
+    let ctx = || {
+        let (runtime, inputs) = (setting.runtime.clone(), Arc::clone(&inputs));
+        ExecContext::new(runtime, inputs, setting.storage.clone(), epoch())
+    };
+    let mut job = setting.job.clone();
+    job.output.attempt = 1 + setting.attempt.fetch_add(2, Ordering::Relaxed);
+    let want = CpuExecutor::new().run(&job, &ctx());
+    job.output.attempt += 1;
+    let found = gpu.run(&job, &ctx());
+    match (&want, &found) {
+        (Ok(want), Ok(found)) => {
+            let same = files(&*setting.storage, want) == files(&*setting.storage, found);
+            assert!(same, "tables differ");
+        }
+        // The GPU looks at more entries than the host, and leaves the verdict to the host.
+        (_, Err(ExecError::Declined { reason })) => {
+            assert!(!reason.contains("the GPU was wrong"), "{reason}");
+        }
+        (Err(want), Err(found)) => assert_eq!(want.to_string(), found.to_string()),
+        (want, found) => panic!("{want:?} and {found:?}"),
+    }
+    want.iter().chain(&found).for_each(|o| setting.delete(o));
+    assert_eq!(setting.storage.list().unwrap().len(), setting.count);
+    want.is_err()
+}
+
+#[test]
+fn flipped_bits_of_inputs_give_the_error_of_the_host() {
+    for seed in 0..6 {
+        let mut random = Random::new(100 + seed);
+        let setting = Setting::new(&a_small_world(&mut random));
+        let (_, gpu) = setting.open(seed, Faults::default());
+        let gpu = gpu.unwrap();
+        let mut failed = 0;
+        for _ in 0..60 {
+            let flip = |random: &mut Random, block: &mut [u8], _: usize| {
+                let at = random.below(block.len() as u64) as usize;
+                block[at] ^= 1 << random.below(8);
+            };
+            failed += u32::from(compare_damaged(&setting, &gpu, &mut random, flip));
+        }
+        assert!(failed > 20, "{failed}");
+    }
+}
+
+/// Bytes with valid checksums that no writer makes.
+#[test]
+fn hostile_blocks_are_refused_as_by_the_host_or_declined() {
+    let mut failed = 0;
+    for seed in 0..12 {
+        let mut random = Random::new(200 + seed);
+        let setting = Setting::new(&a_small_world(&mut random));
+        let (_, gpu) = setting.open(seed, Faults::default());
+        let gpu = gpu.unwrap();
+        for _ in 0..150 {
+            let change = |random: &mut Random, block: &mut [u8], anchor: usize| {
+                let end = block.len() - 4;
+                for _ in 0..1 + random.below(3) {
+                    // Mostly the header, and otherwise some column.
+                    let at = match random.one_in(2) {
+                        true => anchor + random.below(32) as usize,
+                        false => anchor + random.below((end - anchor) as u64) as usize,
+                    };
+                    block[at] = match random.below(3) {
+                        0 => block[at] ^ 1 << random.below(8),
+                        1 => random.below(256) as u8,
+                        _ => random.of(&[0, 1, 4, 8, 255]),
+                    };
+                }
+                let values = crc32c(&block[..anchor]).to_le_bytes();
+                block[anchor + 24..anchor + 28].copy_from_slice(&values);
+                let columns = crc32c(&block[anchor..end]).to_le_bytes();
+                block[end..].copy_from_slice(&columns);
+            };
+            failed += u32::from(compare_damaged(&setting, &gpu, &mut random, change));
+        }
+    }
+    assert!(failed > 300, "{failed}");
+}
