@@ -4,16 +4,14 @@
 //! the other. Whatever goes wrong on the GPU ends the attempt with a decline, and the job's objects
 //! are deleted: another side runs the job.
 //!
-//! Threading: shared. One lock guards the list of lanes that no job has.
+//! Threading: shared. A job uses two tasks at most, see `pipeline`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::Runtime;
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::JobOutput;
-use siltstone_table::exec::part::{Part, Point};
 use siltstone_table::exec::plan::JobPlan;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Side};
 use siltstone_table::job::outcome::Outcome;
@@ -21,18 +19,9 @@ use siltstone_table::job::{InputKind, Job};
 
 use crate::device::Device;
 use crate::error::{GpuError, Result};
-use crate::lane::{Lane, LaneSizes, Work};
-use crate::subjob::{Checks, SubjobRun};
-
-/// The first jobs after an open, whose blocks the host checks too.
-const CHECKED_FIRST: u64 = 8;
-
-/// After these, it checks the blocks of one job in so many.
-const CHECKED_SHARE: u64 = 16;
-
-/// How long a job waits for work of an earlier one to end, and how often it asks.
-const LANE_WAIT: Duration = Duration::from_millis(200);
-const LANE_PAUSE: Duration = Duration::from_micros(100);
+use crate::lane::{LaneSizes, Pool};
+use crate::pipeline::{self, Shared};
+use crate::subjob::Checks;
 
 /// After this many mismatches in a row the executor is off.
 const MISMATCHES_MAX: u64 = 3;
@@ -47,8 +36,16 @@ pub struct GpuOptions {
     pub pinned_bytes_max: u64,
     /// The number of jobs at once.
     pub jobs: usize,
+    /// The parts of the memory that each job has: with 2, a piece is computed while the one before
+    /// is written.
+    pub lanes: usize,
     /// Whether the host checks all blocks of all jobs.
     pub verifies_all: bool,
+    /// Otherwise it checks those of so many jobs after the open, and of one job in `verified_share`
+    /// after that (0: of none).
+    pub verified_first: u64,
+    /// See [`GpuOptions::verified_first`].
+    pub verified_share: u64,
     /// Jobs with fewer bytes of inputs are declined.
     pub job_bytes_min: u64,
     /// Up to this many runs are sorted by rank, as in the paper, and more are merged in pairs. Both
@@ -62,7 +59,10 @@ impl Default for GpuOptions {
             memory_bytes_max: 0,
             pinned_bytes_max: 64 << 20,
             jobs: 2,
+            lanes: 2,
             verifies_all: false,
+            verified_first: 8,
+            verified_share: 16,
             job_bytes_min: 16 << 20,
             rank_runs_max: 0,
         }
@@ -85,8 +85,7 @@ pub struct GpuExecutor {
     device: Arc<dyn Device>,
     runtime: Runtime,
     options: GpuOptions,
-    lanes: Mutex<Vec<Lane>>,
-    lane_count: usize,
+    pool: Arc<Pool>,
     counts: Counts,
     /// A call failed in such a way that all later ones fail.
     is_broken: AtomicBool,
@@ -109,16 +108,16 @@ impl GpuExecutor {
             most => most,
         };
         let jobs = options.jobs.max(1);
-        let sizes = lane_sizes(all / jobs as u64, options.pinned_bytes_max / jobs as u64);
-        let open = || Lane::open(&device, runtime, sizes);
-        let lanes: Result<Vec<Lane>> = (0..jobs).map(|_| open()).collect();
-        let lanes = lanes.map_err(|error| text_of(&error))?;
+        // Each job computes in one lane and writes from another one.
+        let count = jobs * options.lanes.max(1);
+        let sizes = lane_sizes(all / count as u64, options.pinned_bytes_max / count as u64);
+        let pool = Pool::open(&device, runtime, sizes, count);
+        let pool = pool.map_err(|error| text_of(&error))?;
         Ok(GpuExecutor {
             name: name.to_string(),
             runtime: runtime.clone(),
             options,
-            lane_count: lanes.len(),
-            lanes: runtime.mutex(lanes),
+            pool,
             device,
             counts: Counts::default(),
             is_broken: AtomicBool::new(false),
@@ -130,41 +129,36 @@ impl GpuExecutor {
         &self.device
     }
 
-    /// Takes an idle lane. Work of a job that was cancelled may still go on in one for a moment.
-    fn lane(&self, ctx: &ExecContext) -> Option<Lane> {
-        let began = self.runtime.now();
-        loop {
-            let mut lanes = self.lanes.lock();
-            if let Some(idle) = lanes.iter_mut().position(Lane::is_idle) {
-                return Some(lanes.swap_remove(idle));
-            }
-            let is_hopeless = lanes.is_empty() || ctx.cancel.is_cancelled();
-            drop(lanes);
-            if is_hopeless || self.runtime.now().since(began) > LANE_WAIT {
-                return None;
-            }
-            self.runtime.sleep(LANE_PAUSE);
-        }
-    }
-
     /// What the host checks of this job.
     fn checks(&self) -> Checks {
         let number = self.counts.jobs.fetch_add(1, Ordering::Relaxed);
-        let is_drawn = || self.runtime.random_u64().is_multiple_of(CHECKED_SHARE);
-        let all = self.options.verifies_all || number < CHECKED_FIRST || is_drawn();
+        let options = &self.options;
+        let is_drawn = || {
+            let share = options.verified_share;
+            share > 0 && self.runtime.random_u64().is_multiple_of(share)
+        };
+        let all = options.verifies_all || number < options.verified_first || is_drawn();
         Checks {
             outputs: all,
             inputs: all,
         }
     }
 
-    fn run_in(&self, lane: &mut Lane, job: &Job, ctx: &ExecContext) -> Result<Outcome> {
+    fn run_in(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome> {
         let began_ns = ctx.runtime.task_cpu_ns();
+        let Some(mut work) = self.pool.take(ctx) else {
+            return Err(ExecError::declined("all lanes of the GPU are in use").into());
+        };
         let plan = JobPlan::open(job, ctx)?;
         if !plan.are_tables() {
             return Err(ExecError::declined("a stream cannot be read by a GPU").into());
         }
-        let checks = self.checks();
+        let shared = Arc::new(Shared {
+            job: job.clone(),
+            plan,
+            checks: self.checks(),
+            rank_runs_max: self.options.rank_runs_max,
+        });
         // Nothing is left to another attempt, and nobody hears of parts: their counts would be those
         // of whole pieces.
         let quiet = ExecContext {
@@ -174,49 +168,30 @@ impl GpuExecutor {
         };
         let output = JobOutput::new(job, &quiet);
         let mut parts = Vec::with_capacity(job.subjobs());
+        let mut helpers_ns = 0;
         for subjob in 0..job.subjobs() {
-            match self.run_subjob(lane, job, subjob, &plan, &output, (ctx, checks)) {
-                Ok(part) => parts.push(part),
+            let spare = match ctx.max_parallel {
+                0 | 1 => None,
+                _ => self.pool.take_now(ctx),
+            };
+            match pipeline::run(&shared, subjob, &output, work, spare) {
+                Ok(done) => {
+                    self.counts.pieces.fetch_add(done.pieces, Ordering::Relaxed);
+                    helpers_ns += done.helper_cpu_ns;
+                    parts.push(done.part);
+                    work = done.work;
+                }
                 Err(error) => {
                     output.discard();
                     return Err(error);
                 }
             }
         }
+        drop(work);
         let mut outcome = output.finish(parts)?;
-        outcome.counters.cpu_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
+        let own_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
+        outcome.counters.cpu_ns = own_ns.saturating_add(helpers_ns);
         Ok(outcome)
-    }
-
-    fn run_subjob(
-        &self,
-        lane: &mut Lane,
-        job: &Job,
-        subjob: usize,
-        plan: &JobPlan,
-        output: &JobOutput,
-        (ctx, checks): (&ExecContext, Checks),
-    ) -> Result<Part> {
-        let mut part = Part::new(subjob as u32);
-        let Some(plan) = plan.subjob(job, subjob, &Point::Start)? else {
-            return Ok(part);
-        };
-        let mut tables = output.subjob(&plan, &mut part);
-        let mut run = SubjobRun {
-            job,
-            plan,
-            work: Work::new(lane, ctx),
-            checks,
-            rank_runs_max: self.options.rank_runs_max,
-            pieces: 0,
-            tables: 0,
-            uncounted_bytes: 0,
-        };
-        let counters = run.run(&mut tables)?;
-        self.counts.pieces.fetch_add(run.pieces, Ordering::Relaxed);
-        drop(run);
-        tables.finish(counters)?;
-        Ok(part)
     }
 
     /// What an error means for the job and for the executor.
@@ -302,11 +277,12 @@ impl Executor for GpuExecutor {
 
     /// Lanes in which work of an abandoned job may still go on are not counted.
     fn slots(&self) -> usize {
-        let mut lanes = self.lanes.lock();
-        let stuck = lanes
-            .iter_mut()
-            .filter_map(|lane| (!lane.is_idle()).then_some(()));
-        self.lane_count - stuck.count()
+        self.options.jobs.max(1).min(self.pool.usable())
+    }
+
+    /// One task computes, and one writes.
+    fn tasks(&self) -> usize {
+        2
     }
 
     fn state(&self) -> ExecutorState {
@@ -335,12 +311,7 @@ impl Executor for GpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
-        let Some(mut lane) = self.lane(ctx) else {
-            return Err(ExecError::declined("all lanes of the GPU are in use"));
-        };
-        let result = self.run_in(&mut lane, job, ctx);
-        self.lanes.lock().push(lane);
-        match result {
+        match self.run_in(job, ctx) {
             Ok(outcome) => {
                 self.counts.mismatches_in_a_row.store(0, Ordering::Relaxed);
                 Ok(outcome)

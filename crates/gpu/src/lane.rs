@@ -14,10 +14,11 @@
 //! Threading: a lane has one owner at a time. Waiting is polling, with pauses of the runtime.
 
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::Runtime;
+use siltstone_storage::{Mutex, Runtime};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{ExecContext, ExecError};
 
@@ -47,6 +48,10 @@ const CRC_PIECE_BYTES: u64 = 256;
 
 /// How often a wait asks before it begins to sleep between two questions.
 const SPINS: u32 = 64;
+
+/// How long a job waits for work of an earlier one to end, and how often it asks.
+const LANE_WAIT: Duration = Duration::from_millis(200);
+const LANE_PAUSE: Duration = Duration::from_micros(100);
 
 /// The pause between two questions of a wait.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -195,23 +200,137 @@ impl<T: Item> Slot<T> {
     }
 }
 
-/// A lane during a job.
-pub(crate) struct Work<'a> {
-    pub lane: &'a mut Lane,
-    pub ctx: &'a ExecContext,
-    /// Where the arrays of the job begin.
+/// A lane that was taken from its pool, to which it goes back when this is dropped.
+pub(crate) struct Held {
+    /// `None` only while it is dropped.
+    lane: Option<Lane>,
+    pool: Arc<Pool>,
+    /// Where the arrays of a job begin.
     base: u64,
+}
+
+/// Why a lane that is held has one.
+const HELD: &str = "a lane is held until it is dropped";
+
+impl Deref for Held {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        self.lane.as_ref().expect(HELD)
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Lane {
+        self.lane.as_mut().expect(HELD)
+    }
+}
+
+impl Drop for Held {
+    /// Gives all memory of the job back. If work may not have passed, the lane remembers it.
+    fn drop(&mut self) {
+        if let Some(mut lane) = self.lane.take() {
+            lane.arena.used_bytes = self.base;
+            if lane.pending.is_none() {
+                lane.pending = lane.device.record(lane.stream).ok();
+            }
+            self.pool.lanes.lock().push(lane);
+        }
+    }
+}
+
+/// The lanes of a device.
+pub(crate) struct Pool {
+    runtime: Runtime,
+    /// Those that no job has.
+    lanes: Mutex<Vec<Lane>>,
+    count: usize,
+}
+
+impl Pool {
+    /// Opens `count` lanes.
+    pub fn open(
+        device: &Arc<dyn Device>,
+        runtime: &Runtime,
+        sizes: LaneSizes,
+        count: usize,
+    ) -> Result<Arc<Pool>> {
+        let open = |_| Lane::open(device, runtime, sizes);
+        let lanes = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+        Ok(Arc::new(Pool {
+            runtime: runtime.clone(),
+            lanes: runtime.mutex(lanes),
+            count,
+        }))
+    }
+
+    /// The number of lanes in which no work of an abandoned job may still go on.
+    pub fn usable(&self) -> usize {
+        let mut lanes = self.lanes.lock();
+        let stuck = lanes
+            .iter_mut()
+            .filter_map(|lane| (!lane.is_idle()).then_some(()));
+        self.count - stuck.count()
+    }
+
+    /// Takes an idle lane, if there is one now.
+    pub fn take_now(self: &Arc<Pool>, ctx: &ExecContext) -> Option<Work> {
+        let mut lanes = self.lanes.lock();
+        let idle = lanes.iter_mut().position(|lane| lane.is_idle())?;
+        let lane = lanes.swap_remove(idle);
+        Some(Work {
+            lane: Held {
+                base: lane.arena.used_bytes,
+                lane: Some(lane),
+                pool: Arc::clone(self),
+            },
+            ctx: ctx.clone(),
+        })
+    }
+
+    /// Takes an idle lane. Work of a job that was cancelled may still go on in one for a moment.
+    pub fn take(self: &Arc<Pool>, ctx: &ExecContext) -> Option<Work> {
+        let began = self.runtime.now();
+        loop {
+            if let Some(work) = self.take_now(ctx) {
+                return Some(work);
+            }
+            let is_hopeless = self.lanes.lock().is_empty() || ctx.cancel.is_cancelled();
+            if is_hopeless || self.runtime.now().since(began) > LANE_WAIT {
+                return None;
+            }
+            self.runtime.sleep(LANE_PAUSE);
+        }
+    }
+}
+
+/// A lane during a job.
+pub(crate) struct Work {
+    pub lane: Held,
+    pub ctx: ExecContext,
 }
 
 /// A place in the lane's memory to which it can be given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(u64);
 
-impl<'a> Work<'a> {
-    /// Begins a job in an idle lane.
-    pub fn new(lane: &'a mut Lane, ctx: &'a ExecContext) -> Work<'a> {
-        let base = lane.arena.used_bytes;
-        Work { lane, ctx, base }
+impl Work {
+    /// Gives back everything that the job has taken.
+    pub fn release_all(&mut self) {
+        let base = self.lane.base;
+        self.lane.arena.used_bytes = base;
+    }
+
+    /// Reports bytes to the throttle, and ends a job that was cancelled.
+    pub fn spend(&self, bytes: u64) -> Result<()> {
+        let cancel = &self.ctx.cancel;
+        if let Some(throttle) = &self.ctx.throttle {
+            throttle.spent(bytes, &|| cancel.is_cancelled());
+        }
+        match cancel.is_cancelled() {
+            true => Err(ExecError::Cancelled.into()),
+            false => Ok(()),
+        }
     }
 
     /// Takes an array with arbitrary items. Kernels may read [`SLACK_BYTES`] after it.
@@ -368,7 +487,7 @@ impl<'a> Work<'a> {
                 }
                 let part = array.part(at, len);
                 let range = 0..len as usize;
-                let (device, stream) = (&self.lane.device, self.lane.stream);
+                let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
                 device.copy_out(stream, &mut self.lane.staging, range.clone(), part.region())?;
                 let expected = self.checksum(part, range.end)?;
                 let chunk = &self.lane.staging.bytes()?[range];
@@ -447,16 +566,6 @@ impl<'a> Work<'a> {
         let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
         device.copy_out(stream, &mut self.lane.ring[buffer], 0..bytes, from.region())?;
         self.record()
-    }
-}
-
-impl Drop for Work<'_> {
-    /// Gives all memory of the job back. If work may not have passed, the lane remembers it.
-    fn drop(&mut self) {
-        self.lane.arena.used_bytes = self.base;
-        if self.lane.pending.is_none() {
-            self.lane.pending = self.lane.device.record(self.lane.stream).ok();
-        }
     }
 }
 

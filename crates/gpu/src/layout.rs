@@ -24,7 +24,7 @@ pub(crate) struct Tables {
 
 /// Finds the tables. There is at least one survivor.
 pub(crate) fn tables(
-    work: &mut Work<'_>,
+    work: &mut Work,
     kept: &Kept,
     limits: LayoutLimits,
     soft_cuts: &[Vec<u8>],
@@ -111,7 +111,7 @@ pub(crate) struct OutBlocks {
 /// Finds the blocks of the first `survivors` survivors, which are those of the first `tables`
 /// tables.
 pub(crate) fn blocks(
-    work: &mut Work<'_>,
+    work: &mut Work,
     kept: &Kept,
     tables: &Tables,
     (table_count, survivors): (u64, u64),

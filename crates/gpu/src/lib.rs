@@ -17,10 +17,12 @@ mod lane;
 mod layout;
 mod pack;
 mod piece;
+mod pipeline;
 mod retain;
 mod sort;
 mod subjob;
 mod unpack;
+mod write;
 
 pub use executor::{GpuExecutor, GpuOptions};
 

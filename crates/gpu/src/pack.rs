@@ -34,7 +34,7 @@ pub(crate) struct Packed {
 
 /// Packs the blocks of the first tables.
 pub(crate) fn pack(
-    work: &mut Work<'_>,
+    work: &mut Work,
     unpacked: &Unpacked,
     kept: &Kept,
     tables: &Tables,
@@ -101,7 +101,7 @@ pub(crate) fn pack(
 
 /// The entries of the indexes, and their separators.
 fn separators(
-    work: &mut Work<'_>,
+    work: &mut Work,
     kept: &Kept,
     blocks: &OutBlocks,
     crcs: Array<u32>,
@@ -142,7 +142,7 @@ struct Summed {
 
 /// The sums of the tables, their first keys, and their filters.
 fn sums(
-    work: &mut Work<'_>,
+    work: &mut Work,
     kept: &Kept,
     tables: &Tables,
     (table_count, survivors): (u64, u64),

@@ -108,7 +108,7 @@ fn by_stripe(retain: &Retain) -> (Vec<&RangeDelete>, Vec<u32>) {
 
 /// Judges all items.
 pub(crate) fn judge(
-    work: &mut Work<'_>,
+    work: &mut Work,
     retain: &Retain,
     unpacked: &Unpacked,
     sorted: &Sorted,
@@ -150,7 +150,7 @@ pub(crate) fn judge(
 
 /// Counts the first `count` items and what is dropped of them.
 pub(crate) fn count(
-    work: &mut Work<'_>,
+    work: &mut Work,
     unpacked: &Unpacked,
     sorted: &Sorted,
     verdicts: Array<u8>,
@@ -178,7 +178,7 @@ pub(crate) fn count(
 
 /// Gathers what is kept, according to the verdicts.
 pub(crate) fn gather(
-    work: &mut Work<'_>,
+    work: &mut Work,
     unpacked: &Unpacked,
     sorted: &Sorted,
     (verdicts, places): (Array<u8>, Array<u32>),

@@ -17,7 +17,7 @@ pub(crate) struct Sorted {
     pub count: u64,
 }
 
-fn items(work: &mut Work<'_>, count: u64) -> Result<Items> {
+fn items(work: &mut Work, count: u64) -> Result<Items> {
     Ok(Items {
         high: work.take(count + 1)?,
         low: work.take(count + 1)?,
@@ -28,7 +28,7 @@ fn items(work: &mut Work<'_>, count: u64) -> Result<Items> {
 /// Merges the runs of the inputs, of which those of one run follow each other. Up to
 /// `rank_runs_max` runs are sorted by rank, and more in pairs.
 pub(crate) fn sort(
-    work: &mut Work<'_>,
+    work: &mut Work,
     inputs: &[PieceInput],
     unpacked: &Unpacked,
     rank_runs_max: usize,

@@ -6,24 +6,22 @@
 //! piece is the last one, because the next entries may belong to it: the next piece begins with that
 //! table's first key.
 //!
-//! Threading: see `lane`.
+//! Threading: one owner. The lane of a finished piece may be given to the task that writes it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use siltstone_table::assembly::{EntryCounts, FilterBytes, FinishedBlock};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::compress::Codec;
-use siltstone_table::exec::SubjobOutput;
 use siltstone_table::exec::plan::{SubjobPlan, check_block};
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Counters;
 use siltstone_table::job::{Job, KeyBounds};
-use siltstone_table::layout::{LayoutState, TableStart};
+use siltstone_table::layout::LayoutState;
 
 use crate::device::Event;
 use crate::error::{GpuError, Result};
-use crate::kernels::{Array, FindCutItem, IndexEntry, Place, Rule};
+use crate::kernels::{Array, FindCutItem, Place, Rule};
 use crate::lane::{SLACK_BYTES, Work};
 use crate::layout::{self, Tables};
 use crate::pack::{self, Packed};
@@ -46,18 +44,35 @@ pub(crate) struct Checks {
 }
 
 /// A subjob in work. See the module.
-pub(crate) struct SubjobRun<'a, 'b> {
-    pub job: &'a Job,
-    pub plan: SubjobPlan<'a>,
-    pub work: Work<'b>,
-    pub checks: Checks,
-    pub rank_runs_max: usize,
+pub(crate) struct SubjobRun<'a> {
+    job: &'a Job,
+    plan: SubjobPlan<'a>,
+    /// The lane in which the next piece is computed.
+    pub work: Work,
+    checks: Checks,
+    rank_runs_max: usize,
     /// The number of pieces that were finished.
     pub pieces: u64,
-    /// The number of tables that were begun.
-    pub tables: u32,
+    /// The number of tables in them.
+    tables: u32,
     /// The bytes of inputs that progress has not counted yet.
-    pub uncounted_bytes: u64,
+    uncounted_bytes: u64,
+    /// Where the next piece begins, and the state of the layout there, if the layout has begun.
+    start: Vec<u8>,
+    state: Option<LayoutState>,
+    /// The size of a piece that usually fits.
+    usual_bytes: u64,
+    counters: Counters,
+}
+
+/// A finished piece.
+pub(crate) struct Done {
+    /// The counts of the subjob up to its end.
+    pub counters: Counters,
+    /// Its tables, if it has any. Their blocks are in the memory of the lane.
+    pub made: Option<(Tables, Packed)>,
+    /// Whether it is the last piece.
+    pub is_last: bool,
 }
 
 /// The sizes that were tried for a piece, in bytes of inputs.
@@ -117,72 +132,103 @@ struct Piece {
     made: Option<(Tables, Packed)>,
 }
 
-impl SubjobRun<'_, '_> {
+impl<'a> SubjobRun<'a> {
     fn ctx(&self) -> &ExecContext {
-        self.work.ctx
+        &self.work.ctx
     }
 
-    /// Runs the subjob to its end.
-    pub fn run(&mut self, output: &mut SubjobOutput<'_>) -> Result<Counters> {
-        let mut counters = self.plan.counters;
-        let all_bytes = self.plan.stored_bytes();
-        counters.bytes_read += all_bytes;
-        self.uncounted_bytes = all_bytes;
-        let mut start = self.plan.bounds.start.clone();
-        let mut state = self.plan.continues_at.clone();
-        if let Some(state) = &state {
-            start.clone_from(&state.first_key);
-            self.tables = state.table;
+    /// A subjob that continues where its plan says.
+    pub fn new(
+        job: &'a Job,
+        plan: SubjobPlan<'a>,
+        work: Work,
+        (checks, rank_runs_max): (Checks, usize),
+    ) -> SubjobRun<'a> {
+        let all_bytes = plan.stored_bytes();
+        let state = plan.continues_at.clone();
+        SubjobRun {
+            job,
+            checks,
+            rank_runs_max,
+            pieces: 0,
+            tables: state.as_ref().map_or(0, |state| state.table),
+            uncounted_bytes: all_bytes,
+            start: match &state {
+                Some(state) => state.first_key.clone(),
+                None => plan.bounds.start.clone(),
+            },
+            state,
+            usual_bytes: (work.free_bytes() / MEMORY_SHARE).max(1),
+            counters: Counters {
+                bytes_read: plan.counters.bytes_read + all_bytes,
+                ..plan.counters
+            },
+            plan,
+            work,
         }
-        let usual = (self.work.free_bytes() / MEMORY_SHARE).max(1);
-        let mut sizes = Sizes::new(usual);
+    }
+
+    /// Computes the next piece in the present lane.
+    pub fn next_piece(&mut self) -> Result<Done> {
+        let mut sizes = Sizes::new(self.usual_bytes);
+        let start = self.start.clone();
+        let state = self.state.clone();
         loop {
-            let target = sizes.target;
-            let (keys, bytes) = self.piece_from(&start, target);
+            let (keys, bytes) = self.piece_from(&start, sizes.target);
             let is_last = keys.end == self.plan.bounds.end;
-            let mark = self.work.mark();
-            let piece = self.piece(&keys, is_last, state.as_ref());
-            let piece = match piece {
+            let wanted_bytes = match self.piece(&keys, is_last, state.as_ref()) {
+                Ok(Piece {
+                    next: Next::Larger, ..
+                }) => {
+                    sizes.is_too_small(bytes);
+                    0
+                }
+                Ok(piece) => {
+                    // The next piece probably needs as much memory for its bytes.
+                    self.usual_bytes = self.usual_bytes.min(sizes.target);
+                    return Ok(self.finished(piece));
+                }
                 Err(GpuError::NoRoom { wanted_bytes }) => {
-                    self.work.wait()?;
-                    self.work.release(mark);
                     sizes.does_not_fit(bytes);
-                    let next = self.piece_from(&start, sizes.target).1;
-                    if !sizes.is_new(next) {
-                        return Err(no_room(bytes, wanted_bytes));
-                    }
-                    continue;
+                    wanted_bytes
                 }
-                piece => piece?,
+                Err(error) => return Err(error),
             };
-            if let Next::Larger = piece.next {
-                self.work.release(mark);
-                sizes.is_too_small(bytes);
-                let next = self.piece_from(&start, sizes.target).1;
-                if !sizes.is_new(next) {
-                    return Err(no_room(bytes, 0));
-                }
-                continue;
-            }
-            self.pieces += 1;
-            let c = piece.counts;
-            counters.entries_read += c.entries;
-            counters.raw_bytes_read += c.raw_bytes;
-            counters.shadowed += c.shadowed;
-            counters.covered += c.covered;
-            counters.tombstones += c.tombstones;
-            let entries = &self.ctx().progress.entries;
-            entries.fetch_add(c.entries, Ordering::Relaxed);
-            if let Some((tables, packed)) = &piece.made {
-                self.write(tables, packed, counters, output)?;
-            }
             self.work.wait()?;
-            self.work.release(mark);
-            sizes = Sizes::new(usual.min(sizes.target));
-            match piece.next {
-                Next::End | Next::Larger => return Ok(counters),
-                Next::Piece(key, layout) => (start, state) = (key, layout),
+            self.work.release_all();
+            let next = self.piece_from(&start, sizes.target).1;
+            if !sizes.is_new(next) {
+                return Err(no_room(bytes, wanted_bytes));
             }
+        }
+    }
+
+    /// Counts a piece, and notes where the next one begins.
+    fn finished(&mut self, piece: Piece) -> Done {
+        let c = piece.counts;
+        let all = &mut self.counters;
+        all.entries_read += c.entries;
+        all.raw_bytes_read += c.raw_bytes;
+        all.shadowed += c.shadowed;
+        all.covered += c.covered;
+        all.tombstones += c.tombstones;
+        let entries = &self.ctx().progress.entries;
+        entries.fetch_add(c.entries, Ordering::Relaxed);
+        self.pieces += 1;
+        if let Some((_, packed)) = &piece.made {
+            self.tables += packed.sums.len() as u32;
+        }
+        let is_last = match piece.next {
+            Next::End | Next::Larger => true,
+            Next::Piece(key, state) => {
+                (self.start, self.state) = (key, state);
+                false
+            }
+        };
+        Done {
+            counters: self.counters,
+            made: piece.made,
+            is_last,
         }
     }
 
@@ -260,7 +306,8 @@ impl SubjobRun<'_, '_> {
                 made: None,
             });
         }
-        let (bytes, places) = self.upload(&inputs)?;
+        let uploaded = self.upload(&inputs);
+        let (bytes, places) = uploaded.map_err(|error| self.explain(error, &inputs))?;
         let prefix = self.plan.prefix.clone();
         let verify = self.job.format.verify;
         let unpacked = unpack::unpack(&mut self.work, &inputs, &prefix, bytes, &places, verify);
@@ -360,7 +407,8 @@ impl SubjobRun<'_, '_> {
         Ok(key)
     }
 
-    /// Reads the blocks of the inputs, and copies them to the device.
+    /// Reads the blocks of the inputs, and copies them to the device. The host computes the
+    /// checksums too, if this job's are checked.
     fn upload(&mut self, inputs: &[PieceInput]) -> Result<(Array<u8>, Vec<Place>)> {
         let mut places = Vec::new();
         let mut all = 0;
@@ -395,6 +443,9 @@ impl SubjobRun<'_, '_> {
             let Some(table) = inputs[number].planned.table() else {
                 continue;
             };
+            let input = &inputs[number];
+            let is_checked = self.checks.inputs && self.job.format.verify;
+            let mut checking = is_checked.then(|| CheckingInput::new(input));
             let mut done = 0;
             while done < len {
                 if flying.len() == buffers
@@ -406,13 +457,16 @@ impl SubjobRun<'_, '_> {
                 let chunk = room.min(len - done);
                 let to = &mut self.work.lane.ring[buffer].bytes_mut()?[..chunk as usize];
                 table.file().read_at(from + done, to)?;
+                if let Some(checking) = &mut checking {
+                    checking.add(to)?;
+                }
                 let to = bytes.part(at + done, chunk);
                 let event = self.work.copy_in(buffer, chunk as usize, to)?;
                 flying.push_back((buffer, event));
                 buffer = (buffer + 1) % buffers;
                 done += chunk;
                 self.count_read(chunk);
-                self.spend(chunk)?;
+                self.work.spend(chunk)?;
             }
         }
         for (_, event) in flying {
@@ -428,18 +482,6 @@ impl SubjobRun<'_, '_> {
         let progress = &self.ctx().progress;
         progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
         progress.beat();
-    }
-
-    /// Reports bytes to the throttle, and ends a job that was cancelled.
-    fn spend(&self, bytes: u64) -> Result<()> {
-        let ctx = self.ctx();
-        if let Some(throttle) = &ctx.throttle {
-            throttle.spent(bytes, &|| ctx.cancel.is_cancelled());
-        }
-        match ctx.cancel.is_cancelled() {
-            true => Err(ExecError::Cancelled.into()),
-            false => Ok(()),
-        }
     }
 
     /// The error of the CPU's check of a block that the GPU found to be damaged.
@@ -467,120 +509,6 @@ impl SubjobRun<'_, '_> {
             )),
         }
     }
-
-    /// Writes the tables of a piece.
-    fn write(
-        &mut self,
-        tables: &Tables,
-        packed: &Packed,
-        counters: Counters,
-        output: &mut SubjobOutput<'_>,
-    ) -> Result<()> {
-        let cuts = self.job.subjob_soft_cuts(&self.plan.bounds);
-        let (mut index, mut separators) = (&packed.index[..], &packed.separators[..]);
-        let mut filters = &packed.filters[..];
-        let mut at = 0;
-        for (number, sums) in packed.sums.iter().enumerate() {
-            let begin = tables.host_starts[number];
-            let first_key = &packed.first_keys[number];
-            let left_cut = match begin.span {
-                span if span > 0 && begin.span_bytes == 0 => Some(&cuts[span as usize - 1][..]),
-                _ => None,
-            };
-            let start = TableStart {
-                table: self.tables,
-                left_cut,
-            };
-            let state = LayoutState {
-                first_key: first_key.clone(),
-                earlier_spans_bytes: begin.earlier_spans_bytes,
-                span_bytes: begin.span_bytes,
-                table: self.tables,
-            };
-            output.start_table(start, state, counters)?;
-            self.tables += 1;
-            let entries = u64::from(sums.last - sums.first) + 1;
-            let own_count = index.partition_point(|entry| entry.table as usize <= number);
-            let (own, rest) = index.split_at(own_count);
-            index = rest;
-            let bytes: u64 = own.iter().map(|entry| u64::from(entry.bytes)).sum();
-            self.download(packed.out.part(at, bytes), own, output)?;
-            at += bytes;
-            let missing = || GpuError::Mismatch("a table was not begun".into());
-            let table = output.table().ok_or_else(missing)?;
-            let mut end = 0;
-            let mut last_separator = &[][..];
-            for entry in own {
-                let (separator, rest) = separators.split_at(entry.separator_bytes as usize);
-                separators = rest;
-                last_separator = separator;
-                let anchor = end + u64::from(entry.value_bytes);
-                end += u64::from(entry.bytes);
-                table.push_block(&FinishedBlock {
-                    anchor,
-                    end,
-                    checksum: entry.crc,
-                    separator,
-                    separator_trailer: entry.trailer,
-                })?;
-            }
-            table.set_entries(EntryCounts {
-                entries,
-                puts: sums.puts,
-                deletes: entries - sums.puts,
-                user_keys: sums.user_keys,
-                key_bytes: sums.key_bytes,
-                value_bytes: sums.value_bytes,
-                smallest_seq: sums.smallest_seq,
-                largest_seq: sums.largest_seq,
-                smallest_key: Some(first_key.clone()),
-                largest_key: Some(last_separator.to_vec()),
-            });
-            let len = table.filter_len();
-            if len > 0 {
-                let (own, rest) = filters.split_at(len as usize);
-                filters = rest;
-                table.write_filter(FilterBytes::Stored(own))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies the blocks of a table from the device to its file, through the ring.
-    fn download(
-        &mut self,
-        from: Array<u8>,
-        index: &[IndexEntry],
-        output: &mut SubjobOutput<'_>,
-    ) -> Result<()> {
-        let buffers = self.work.lane.ring.len();
-        let mut flying: VecDeque<(usize, u64, Event)> = VecDeque::new();
-        let (mut asked, mut buffer) = (0, 0);
-        let mut checking = Checking::new(index);
-        while asked < from.count() || !flying.is_empty() {
-            if asked < from.count() && flying.len() < buffers {
-                let room = self.work.lane.ring[buffer].len() as u64;
-                let chunk = room.min(from.count() - asked);
-                let event = self.work.copy_out(from.part(asked, chunk), buffer)?;
-                flying.push_back((buffer, chunk, event));
-                asked += chunk;
-                buffer = (buffer + 1) % buffers;
-                continue;
-            }
-            let Some((full, chunk, event)) = flying.pop_front() else {
-                break;
-            };
-            self.work.take_event(event)?;
-            let bytes = &self.work.lane.ring[full].bytes()?[..chunk as usize];
-            if self.checks.outputs {
-                checking.add(bytes)?;
-            }
-            let missing = || GpuError::Mismatch("a table was not begun".into());
-            output.table().ok_or_else(missing)?.append(bytes)?;
-            self.spend(chunk)?;
-        }
-        Ok(())
-    }
 }
 
 fn no_room(bytes: u64, wanted_bytes: u64) -> GpuError {
@@ -591,58 +519,65 @@ fn no_room(bytes: u64, wanted_bytes: u64) -> GpuError {
     .into()
 }
 
-/// Computes the checksums of blocks that arrive in pieces.
-struct Checking<'a> {
-    index: &'a [IndexEntry],
-    /// The bytes of the present block so far.
+/// Computes the checksums of input blocks that arrive in pieces.
+struct CheckingInput<'a> {
+    input: &'a PieceInput,
+    /// The next block, and its bytes so far.
+    next: usize,
     block: Vec<u8>,
 }
 
-impl Checking<'_> {
-    fn new(index: &[IndexEntry]) -> Checking<'_> {
-        Checking {
-            index,
+impl CheckingInput<'_> {
+    fn new(input: &PieceInput) -> CheckingInput<'_> {
+        CheckingInput {
+            input,
+            next: input.blocks.start,
             block: Vec::new(),
         }
     }
 
+    /// Fails if a block is damaged.
     fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while let Some(entry) = self.index.first() {
-            let missing = entry.bytes as usize - self.block.len();
+        let Some(table) = self.input.planned.table() else {
+            return Ok(());
+        };
+        while self.next < self.input.blocks.end {
+            let place = table.place(self.next);
+            let missing = place.stored_bytes() as usize - self.block.len();
             if bytes.len() < missing {
                 break;
             }
             let (first, rest) = bytes.split_at(missing);
             bytes = rest;
-            match self.block.is_empty() {
-                true => check_output(entry, first)?,
+            let anchor = (place.anchor - place.start) as usize;
+            let is_sound = match self.block.is_empty() {
+                true => has_sums(first, anchor),
                 false => {
                     self.block.extend_from_slice(first);
-                    check_output(entry, &self.block)?;
-                    self.block.clear();
+                    has_sums(&self.block, anchor)
                 }
+            };
+            self.block.clear();
+            if !is_sound {
+                return Err(GpuError::BadBlock {
+                    input: self.input.planned.number,
+                    block: self.next,
+                });
             }
-            self.index = &self.index[1..];
+            self.next += 1;
         }
         self.block.extend_from_slice(bytes);
         Ok(())
     }
 }
 
-/// Compares the checksums of an output block with those that the GPU computed.
-fn check_output(entry: &IndexEntry, block: &[u8]) -> Result<()> {
-    let (values, columns) = block.split_at(entry.value_bytes as usize);
+/// Whether a stored block has the two checksums that are stored in it.
+pub(crate) fn has_sums(block: &[u8], values_bytes: usize) -> bool {
+    let (values, columns) = block.split_at(values_bytes.min(block.len()));
     let word = |at: usize| {
-        let bytes = columns.get(at..at + 4).and_then(|b| b.first_chunk::<4>());
-        bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        let bytes = columns.get(at..at.saturating_add(4))?;
+        Some(u32::from_le_bytes(*bytes.first_chunk()?))
     };
-    let end = columns.len() - 4;
-    let found = crc32c(&columns[..end]);
-    if found != entry.crc || word(end) != entry.crc || word(24) != crc32c(values) {
-        return Err(GpuError::Mismatch(format!(
-            "an output block has the checksum {:08x} on the GPU and {found:08x} here",
-            entry.crc
-        )));
-    }
-    Ok(())
+    let end = columns.len().saturating_sub(4);
+    word(end) == Some(crc32c(&columns[..end])) && word(24) == Some(crc32c(values))
 }

@@ -65,7 +65,7 @@ pub(crate) fn words_of(key: &[u8]) -> impl Iterator<Item = u64> + '_ {
 /// Unpacks the blocks of the inputs, whose stored bytes are in `bytes`, followed by slack. `places`
 /// are offsets in it.
 pub(crate) fn unpack(
-    work: &mut Work<'_>,
+    work: &mut Work,
     inputs: &[PieceInput],
     prefix: &[u8],
     bytes: Array<u8>,

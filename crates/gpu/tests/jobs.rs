@@ -25,9 +25,11 @@ fn executor(runtime: &Runtime, memory_bytes: u64, seed: u64) -> GpuExecutor {
         memory_bytes_max: memory_bytes,
         pinned_bytes_max: 256 << 10,
         jobs: 1,
+        lanes: 1 + (seed % 2) as usize,
         verifies_all: true,
         job_bytes_min: 0,
         rank_runs_max: if seed % 3 == 1 { 100 } else { 0 },
+        ..GpuOptions::default()
     };
     GpuExecutor::open("gpu0", device, runtime, options).unwrap()
 }
@@ -59,7 +61,10 @@ fn compare(
 ) -> Outcome {
     let ctx = || {
         let (runtime, inputs) = (runtime.clone(), Arc::clone(inputs));
-        ExecContext::new(runtime, inputs, storage.clone(), epoch())
+        ExecContext {
+            max_parallel: gpu.tasks(),
+            ..ExecContext::new(runtime, inputs, storage.clone(), epoch())
+        }
     };
     let want = CpuExecutor::new().run(job, &ctx()).unwrap();
     let mut again = job.clone();

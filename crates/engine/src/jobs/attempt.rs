@@ -194,7 +194,7 @@ impl JobRunner {
             store: self.store,
             progress: attempt.progress.clone(),
             cancel: attempt.cancel.clone(),
-            max_parallel: self.parallelism(attempt.side),
+            max_parallel: self.tasks(attempt.side),
             throttle: Some(Arc::new(Spender {
                 limit: self.rate.clone(),
                 // Writers wait for flushes, so flushes do not wait.

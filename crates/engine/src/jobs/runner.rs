@@ -324,6 +324,16 @@ impl JobRunner {
         self.sides.parallelism(side)
     }
 
+    /// The number of tasks that a job on this side may use at once. A side may use several tasks for
+    /// one subjob, which then overlap.
+    pub(crate) fn tasks(&self, side: SideId) -> usize {
+        let parallelism = self.parallelism(side);
+        match side == self.sides.host() {
+            true => parallelism,
+            false => self.sides.tasks(side).max(parallelism),
+        }
+    }
+
     /// How a job for this side is cut into subjobs.
     pub(crate) fn division(&self, side: SideId) -> Division {
         match self.sides.first_share(side) {

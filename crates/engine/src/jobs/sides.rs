@@ -264,6 +264,13 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
+    /// The number of tasks that a job on this side may use at once.
+    pub(crate) fn tasks(&self, side: SideId) -> usize {
+        let executor = &self.executors[side];
+        let answer = self.ask_one(side, || executor.tasks());
+        answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
+    }
+
     /// The share of the input bytes that the first part of a job should have, if the side's
     /// executor divides jobs in two.
     pub(crate) fn first_share(&self, side: SideId) -> Option<f64> {

@@ -508,6 +508,13 @@ pub trait Executor: Send + Sync {
         1
     }
 
+    /// The number of tasks of this process that one job uses at once, if it may: the executor is
+    /// run with [`ExecContext::max_parallel`] of at least this. By default one task for each subjob
+    /// that runs at once.
+    fn tasks(&self) -> usize {
+        self.parallelism()
+    }
+
     /// For an executor that divides each job into two parts: the share of the input bytes that the
     /// first part should have, between 0 and 1. Jobs for it have two subjobs of these sizes, if
     /// they are large enough. `None` for other executors.

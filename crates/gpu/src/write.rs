@@ -1,0 +1,200 @@
+//! From finished pieces to files: the blocks of each table are copied from the device to its file,
+//! and the frame of the table is made of what the pack phase says about them.
+//!
+//! Threading: one owner, in the task that runs the job.
+
+use std::collections::VecDeque;
+
+use siltstone_table::assembly::{EntryCounts, FilterBytes, FinishedBlock};
+use siltstone_table::checksum::crc32c;
+use siltstone_table::exec::SubjobOutput;
+use siltstone_table::job::outcome::Counters;
+use siltstone_table::job::{Job, KeyBounds};
+use siltstone_table::layout::{LayoutState, TableStart};
+
+use crate::device::Event;
+use crate::error::{GpuError, Result};
+use crate::kernels::{Array, IndexEntry};
+use crate::lane::Work;
+use crate::layout::Tables;
+use crate::pack::Packed;
+use crate::subjob::{Checks, has_sums};
+
+/// The tables of a subjob, as far as they were written.
+pub(crate) struct Writer<'a> {
+    pub job: &'a Job,
+    pub bounds: KeyBounds,
+    pub checks: Checks,
+    /// The number of tables that were begun.
+    pub tables: u32,
+}
+
+impl Writer<'_> {
+    /// Writes the tables of a piece.
+    pub fn write(
+        &mut self,
+        work: &mut Work,
+        tables: &Tables,
+        packed: &Packed,
+        counters: Counters,
+        output: &mut SubjobOutput<'_>,
+    ) -> Result<()> {
+        let cuts = self.job.subjob_soft_cuts(&self.bounds);
+        let (mut index, mut separators) = (&packed.index[..], &packed.separators[..]);
+        let mut filters = &packed.filters[..];
+        let mut at = 0;
+        for (number, sums) in packed.sums.iter().enumerate() {
+            let begin = tables.host_starts[number];
+            let first_key = &packed.first_keys[number];
+            let left_cut = match begin.span {
+                span if span > 0 && begin.span_bytes == 0 => Some(&cuts[span as usize - 1][..]),
+                _ => None,
+            };
+            let start = TableStart {
+                table: self.tables,
+                left_cut,
+            };
+            let state = LayoutState {
+                first_key: first_key.clone(),
+                earlier_spans_bytes: begin.earlier_spans_bytes,
+                span_bytes: begin.span_bytes,
+                table: self.tables,
+            };
+            output.start_table(start, state, counters)?;
+            self.tables += 1;
+            let entries = u64::from(sums.last - sums.first) + 1;
+            let own_count = index.partition_point(|entry| entry.table as usize <= number);
+            let (own, rest) = index.split_at(own_count);
+            index = rest;
+            let bytes: u64 = own.iter().map(|entry| u64::from(entry.bytes)).sum();
+            self.download(work, packed.out.part(at, bytes), own, output)?;
+            at += bytes;
+            let missing = || GpuError::Mismatch("a table was not begun".into());
+            let table = output.table().ok_or_else(missing)?;
+            let mut end = 0;
+            let mut last_separator = &[][..];
+            for entry in own {
+                let (separator, rest) = separators.split_at(entry.separator_bytes as usize);
+                separators = rest;
+                last_separator = separator;
+                let anchor = end + u64::from(entry.value_bytes);
+                end += u64::from(entry.bytes);
+                table.push_block(&FinishedBlock {
+                    anchor,
+                    end,
+                    checksum: entry.crc,
+                    separator,
+                    separator_trailer: entry.trailer,
+                })?;
+            }
+            table.set_entries(EntryCounts {
+                entries,
+                puts: sums.puts,
+                deletes: entries - sums.puts,
+                user_keys: sums.user_keys,
+                key_bytes: sums.key_bytes,
+                value_bytes: sums.value_bytes,
+                smallest_seq: sums.smallest_seq,
+                largest_seq: sums.largest_seq,
+                smallest_key: Some(first_key.clone()),
+                largest_key: Some(last_separator.to_vec()),
+            });
+            let len = table.filter_len();
+            if len > 0 {
+                let (own, rest) = filters.split_at(len as usize);
+                filters = rest;
+                table.write_filter(FilterBytes::Stored(own))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the blocks of a table from the device to its file, through the ring.
+    fn download(
+        &self,
+        work: &mut Work,
+        from: Array<u8>,
+        index: &[IndexEntry],
+        output: &mut SubjobOutput<'_>,
+    ) -> Result<()> {
+        let buffers = work.lane.ring.len();
+        let mut flying: VecDeque<(usize, u64, Event)> = VecDeque::new();
+        let (mut asked, mut buffer) = (0, 0);
+        let mut checking = Checking::new(index);
+        while asked < from.count() || !flying.is_empty() {
+            if asked < from.count() && flying.len() < buffers {
+                let room = work.lane.ring[buffer].len() as u64;
+                let chunk = room.min(from.count() - asked);
+                let event = work.copy_out(from.part(asked, chunk), buffer)?;
+                flying.push_back((buffer, chunk, event));
+                asked += chunk;
+                buffer = (buffer + 1) % buffers;
+                continue;
+            }
+            let Some((full, chunk, event)) = flying.pop_front() else {
+                break;
+            };
+            work.take_event(event)?;
+            let bytes = &work.lane.ring[full].bytes()?[..chunk as usize];
+            if self.checks.outputs {
+                checking.add(bytes)?;
+            }
+            let missing = || GpuError::Mismatch("a table was not begun".into());
+            output.table().ok_or_else(missing)?.append(bytes)?;
+            work.spend(chunk)?;
+        }
+        Ok(())
+    }
+}
+
+/// Computes the checksums of output blocks that arrive in pieces.
+struct Checking<'a> {
+    index: &'a [IndexEntry],
+    /// The bytes of the present block so far.
+    block: Vec<u8>,
+}
+
+impl Checking<'_> {
+    fn new(index: &[IndexEntry]) -> Checking<'_> {
+        Checking {
+            index,
+            block: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while let Some(entry) = self.index.first() {
+            let missing = entry.bytes as usize - self.block.len();
+            if bytes.len() < missing {
+                break;
+            }
+            let (first, rest) = bytes.split_at(missing);
+            bytes = rest;
+            match self.block.is_empty() {
+                true => check_output(entry, first)?,
+                false => {
+                    self.block.extend_from_slice(first);
+                    check_output(entry, &self.block)?;
+                    self.block.clear();
+                }
+            }
+            self.index = &self.index[1..];
+        }
+        self.block.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Compares the checksums of an output block with those that the GPU computed.
+fn check_output(entry: &IndexEntry, block: &[u8]) -> Result<()> {
+    let values_bytes = entry.value_bytes as usize;
+    let end = block.len() - 4;
+    let found = crc32c(&block[values_bytes..end]);
+    if found != entry.crc || !has_sums(block, values_bytes) {
+        return Err(GpuError::Mismatch(format!(
+            "an output block has the checksum {:08x} on the GPU and {found:08x} here",
+            entry.crc
+        )));
+    }
+    Ok(())
+}
