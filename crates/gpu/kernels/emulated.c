@@ -101,8 +101,10 @@ static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 thre
     X(input_entries, InputEntries)                                                                 \
     X(gather_items, GatherItems)                                                                   \
     X(merge_pairs, MergePairs)                                                                     \
+    X(order_items, OrderItems)                                                                     \
     X(rank_items, RankItems)                                                                       \
     X(judge, Judge)                                                                                \
+    X(mark_kept, MarkKept)                                                                         \
     X(count_verdicts, CountVerdicts)                                                               \
     X(list_survivors, ListSurvivors)                                                               \
     X(gather_survivors, GatherSurvivors)                                                           \
@@ -154,4 +156,13 @@ int siltstone_emulated_launch(const char *name, const void *args, u64 args_bytes
         }
     }
     return 2;
+}
+
+// The name of kernel number `i`, or a null pointer, and the size of its arguments.
+const char *siltstone_emulated_kernel(u64 i, u64 *args_bytes) {
+    if (i >= sizeof kernels / sizeof *kernels) {
+        return 0;
+    }
+    *args_bytes = kernels[i].args_bytes;
+    return kernels[i].name;
 }

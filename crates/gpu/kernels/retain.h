@@ -117,6 +117,19 @@ KERNEL(judge, Judge) {
     AT(a->kept, ITEM) = verdict == KEEP;
 }
 
+typedef struct {
+    u8s verdicts;
+    u32s kept; // of each item: 1 or 0
+    u64 count;
+} MarkKept;
+
+// A thread for each item that the host has judged.
+KERNEL(mark_kept, MarkKept) {
+    if (ITEM < a->count) {
+        AT(a->kept, ITEM) = AT(a->verdicts, ITEM) == KEEP;
+    }
+}
+
 // The number of items or survivors that a thread of a counting kernel looks at.
 #define COUNT_GROUP 256
 

@@ -88,6 +88,22 @@ KERNEL(gather_items, GatherItems) {
     }
 }
 
+typedef struct {
+    u64s heads_high; // of each entry
+    u64s heads_low;
+    Items items; // of which the host has sorted the entries
+    u64 count;
+} OrderItems;
+
+// A thread for each item: its head.
+KERNEL(order_items, OrderItems) {
+    if (ITEM < a->count) {
+        u32 entry = AT(a->items.entries, ITEM);
+        AT(a->items.high, ITEM) = AT(a->heads_high, entry);
+        AT(a->items.low, ITEM) = AT(a->heads_low, entry);
+    }
+}
+
 // The number of items that a thread of `merge_pairs` makes.
 #define MERGE_ITEMS 8
 

@@ -21,7 +21,8 @@ use crate::device::Device;
 use crate::error::{GpuError, Result};
 use crate::lane::{LaneSizes, Pool};
 use crate::pipeline::{self, Shared};
-use crate::subjob::Checks;
+use crate::strategy::{Strategy, Transfer};
+use crate::subjob::{Checks, Tuning};
 
 /// After this many mismatches in a row the executor is off.
 const MISMATCHES_MAX: u64 = 3;
@@ -29,6 +30,10 @@ const MISMATCHES_MAX: u64 = 3;
 /// How much of a device and of the host's memory an executor takes, and what it checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuOptions {
+    /// Which parts of a job the GPU computes.
+    pub strategy: Strategy,
+    /// How the bytes of tables get to the GPU and back.
+    pub transfer: Transfer,
     /// Memory of the device, for all jobs together, in bytes. 0: half of what is free, and 16 GiB
     /// at most.
     pub memory_bytes_max: u64,
@@ -56,6 +61,8 @@ pub struct GpuOptions {
 impl Default for GpuOptions {
     fn default() -> Self {
         GpuOptions {
+            strategy: Strategy::Full,
+            transfer: Transfer::Pipeline,
             memory_bytes_max: 0,
             pinned_bytes_max: 64 << 20,
             jobs: 2,
@@ -102,6 +109,9 @@ impl GpuExecutor {
         runtime: &Runtime,
         options: GpuOptions,
     ) -> std::result::Result<GpuExecutor, String> {
+        if options.transfer == Transfer::Direct {
+            return Err("the transfer `direct` is not built yet; `pipeline` is".into());
+        }
         let free = device.facts().memory_free_bytes.unwrap_or(0);
         let all = match options.memory_bytes_max {
             0 => (free / 2).min(16 << 30),
@@ -157,7 +167,11 @@ impl GpuExecutor {
             job: job.clone(),
             plan,
             checks: self.checks(),
-            rank_runs_max: self.options.rank_runs_max,
+            tuning: Tuning {
+                strategy: self.options.strategy,
+                transfer: self.options.transfer,
+                rank_runs_max: self.options.rank_runs_max,
+            },
         });
         // Nothing is left to another attempt, and nobody hears of parts: their counts would be those
         // of whole pieces.
@@ -170,10 +184,8 @@ impl GpuExecutor {
         let mut parts = Vec::with_capacity(job.subjobs());
         let mut helpers_ns = 0;
         for subjob in 0..job.subjobs() {
-            let spare = match ctx.max_parallel {
-                0 | 1 => None,
-                _ => self.pool.take_now(ctx),
-            };
+            let overlaps = self.options.transfer != Transfer::Plain && ctx.max_parallel > 1;
+            let spare = overlaps.then(|| self.pool.take_now(ctx)).flatten();
             match pipeline::run(&shared, subjob, &output, work, spare) {
                 Ok(done) => {
                     self.counts.pieces.fetch_add(done.pieces, Ordering::Relaxed);
@@ -252,6 +264,9 @@ impl Executor for GpuExecutor {
 
     fn accepts(&self, job: &Job) -> std::result::Result<(), String> {
         CpuExecutor::new().accepts(job)?;
+        if self.options.strategy == Strategy::Cpu {
+            return Err("the strategy `cpu` leaves all jobs to the host".into());
+        }
         if let Some(input) = job.inputs.iter().find(|i| i.kind != InputKind::Table) {
             return Err(format!("input {} is not a table", input.name));
         }

@@ -276,6 +276,9 @@ arguments! {
         ranges: Array<u32>, entries: Entries, run_starts: Array<u32>, errors: Array<u64>,
         inputs: u32, unused: u32, count: u64,
     }
+    OrderItems {
+        heads_high: Array<u64>, heads_low: Array<u64>, items: Items, count: u64,
+    }
     MergePairs {
         from: Items, to: Items, bounds: Array<u32>, entries: Entries, runs: u32, unused: u32,
         count: u64,
@@ -286,6 +289,7 @@ arguments! {
         verdicts: Array<u8>, kept: Array<u32>, stripes: u32, older_count: u32, rules: u32,
         unused: u32, count: u64,
     }
+    MarkKept { verdicts: Array<u8>, kept: Array<u32>, count: u64, }
     CountVerdicts {
         verdicts: Array<u8>, items: Items, keys: Keys, value_lens: Array<u32>,
         counts: Array<u64>, count: u64,

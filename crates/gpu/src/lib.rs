@@ -12,6 +12,7 @@
 pub mod device;
 mod error;
 mod executor;
+mod host;
 pub mod kernels;
 mod lane;
 mod layout;
@@ -20,6 +21,7 @@ mod piece;
 mod pipeline;
 mod retain;
 mod sort;
+pub mod strategy;
 mod subjob;
 mod unpack;
 mod write;

@@ -25,7 +25,8 @@ use siltstone_table::job::Job;
 
 use crate::error::{GpuError, Result};
 use crate::lane::Work;
-use crate::subjob::{Checks, Done, SubjobRun};
+use crate::strategy::Transfer;
+use crate::subjob::{Checks, Done, SubjobRun, Tuning};
 use crate::write::Writer;
 
 /// How often a task that waits looks whether the job was cancelled.
@@ -36,7 +37,7 @@ pub(crate) struct Shared {
     pub job: Job,
     pub plan: JobPlan,
     pub checks: Checks,
-    pub rank_runs_max: usize,
+    pub tuning: Tuning,
 }
 
 /// A subjob that is complete.
@@ -140,9 +141,10 @@ pub(crate) fn run(
         job,
         bounds: plan.bounds.clone(),
         checks: shared.checks,
+        is_plain: shared.tuning.transfer == Transfer::Plain,
         tables: 0,
     };
-    let options = (shared.checks, shared.rank_runs_max);
+    let options = (shared.checks, shared.tuning);
     let (counters, pieces, helper_cpu_ns, work) = match spare {
         None => {
             let mut run = SubjobRun::new(job, plan, work, options);
@@ -215,7 +217,7 @@ fn compute(shared: &Shared, subjob: usize, work: Work, queues: &Queues) {
         }
     }
     let _ends = Ends(queues);
-    let options = (shared.checks, shared.rank_runs_max);
+    let options = (shared.checks, shared.tuning);
     let begin = || -> Result<SubjobRun<'_>> {
         let plan = shared.plan.subjob(&shared.job, subjob, &Point::Start)?;
         let missing = || TableError::Misuse("a subjob was complete before it began");

@@ -16,11 +16,12 @@ use siltstone_table::compress::Codec;
 use siltstone_table::exec::plan::{SubjobPlan, check_block};
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Counters;
-use siltstone_table::job::{Job, KeyBounds};
+use siltstone_table::job::{DropRules, Job, KeyBounds};
 use siltstone_table::layout::LayoutState;
 
 use crate::device::Event;
 use crate::error::{GpuError, Result};
+use crate::host::{self, HostKeys};
 use crate::kernels::{Array, FindCutItem, Place, Rule};
 use crate::lane::{SLACK_BYTES, Work};
 use crate::layout::{self, Tables};
@@ -28,6 +29,7 @@ use crate::pack::{self, Packed};
 use crate::piece::{PieceInput, inputs_of};
 use crate::retain::{self, Counts, Kept};
 use crate::sort::{self, Sorted};
+use crate::strategy::{HostUnits, Strategy, Transfer};
 use crate::unpack::{self, Unpacked};
 
 /// A first piece has at most this share of the lane's memory as stored bytes of inputs. Arrays of
@@ -43,6 +45,15 @@ pub(crate) struct Checks {
     pub inputs: bool,
 }
 
+/// How a job is computed, apart from what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    pub strategy: Strategy,
+    pub transfer: Transfer,
+    /// Up to this many runs are sorted by rank.
+    pub rank_runs_max: usize,
+}
+
 /// A subjob in work. See the module.
 pub(crate) struct SubjobRun<'a> {
     job: &'a Job,
@@ -50,7 +61,7 @@ pub(crate) struct SubjobRun<'a> {
     /// The lane in which the next piece is computed.
     pub work: Work,
     checks: Checks,
-    rank_runs_max: usize,
+    tuning: Tuning,
     /// The number of pieces that were finished.
     pub pieces: u64,
     /// The number of tables in them.
@@ -142,14 +153,14 @@ impl<'a> SubjobRun<'a> {
         job: &'a Job,
         plan: SubjobPlan<'a>,
         work: Work,
-        (checks, rank_runs_max): (Checks, usize),
+        (checks, tuning): (Checks, Tuning),
     ) -> SubjobRun<'a> {
         let all_bytes = plan.stored_bytes();
         let state = plan.continues_at.clone();
         SubjobRun {
             job,
             checks,
-            rank_runs_max,
+            tuning,
             pieces: 0,
             tables: state.as_ref().map_or(0, |state| state.table),
             uncounted_bytes: all_bytes,
@@ -312,8 +323,7 @@ impl<'a> SubjobRun<'a> {
         let verify = self.job.format.verify;
         let unpacked = unpack::unpack(&mut self.work, &inputs, &prefix, bytes, &places, verify);
         let unpacked = unpacked.map_err(|error| self.explain(error, &inputs))?;
-        let sorted = sort::sort(&mut self.work, &inputs, &unpacked, self.rank_runs_max)?;
-        let verdicts = retain::judge(&mut self.work, &self.plan.retain, &unpacked, &sorted)?;
+        let (sorted, verdicts) = self.sort_and_judge(&inputs, &unpacked)?;
         let kept = retain::gather(&mut self.work, &unpacked, &sorted, verdicts)?;
         if kept.count == 0 {
             let counts = retain::count(
@@ -373,6 +383,32 @@ impl<'a> SubjobRun<'a> {
             next,
             made: Some((tables, packed)),
         })
+    }
+
+    /// Sorts the entries and judges them, on the device or on the host.
+    fn sort_and_judge(
+        &mut self,
+        inputs: &[PieceInput],
+        unpacked: &Unpacked,
+    ) -> Result<(Sorted, (Array<u8>, Array<u32>))> {
+        let work = &mut self.work;
+        let retain = &self.plan.retain;
+        let collects_nothing = self.job.rules == DropRules::QUICK;
+        let keys = match self.tuning.strategy.host_units(collects_nothing) {
+            HostUnits::None => None,
+            _ => Some(HostKeys::download(work, unpacked)?),
+        };
+        let sorted = match (&keys, self.tuning.strategy) {
+            (Some(keys), Strategy::Luda) => {
+                host::sort(work, inputs, unpacked, keys, self.plan.prefix.len())?
+            }
+            _ => sort::sort(work, inputs, unpacked, self.tuning.rank_runs_max)?,
+        };
+        let verdicts = match &keys {
+            Some(keys) => host::judge(work, retain, keys, &sorted)?,
+            None => retain::judge(work, retain, unpacked, &sorted)?,
+        };
+        Ok((sorted, verdicts))
     }
 
     /// The first item with the user key of a survivor that begins a user key.
@@ -465,6 +501,11 @@ impl<'a> SubjobRun<'a> {
                 flying.push_back((buffer, event));
                 buffer = (buffer + 1) % buffers;
                 done += chunk;
+                if self.tuning.transfer == Transfer::Plain
+                    && let Some((_, event)) = flying.pop_front()
+                {
+                    self.work.take_event(event)?;
+                }
                 self.count_read(chunk);
                 self.work.spend(chunk)?;
             }

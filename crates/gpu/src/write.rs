@@ -25,6 +25,8 @@ pub(crate) struct Writer<'a> {
     pub job: &'a Job,
     pub bounds: KeyBounds,
     pub checks: Checks,
+    /// Whether each copy is waited for before the next one begins.
+    pub is_plain: bool,
     /// The number of tables that were begun.
     pub tables: u32,
 }
@@ -117,7 +119,10 @@ impl Writer<'_> {
         index: &[IndexEntry],
         output: &mut SubjobOutput<'_>,
     ) -> Result<()> {
-        let buffers = work.lane.ring.len();
+        let buffers = match self.is_plain {
+            true => 1,
+            false => work.lane.ring.len(),
+        };
         let mut flying: VecDeque<(usize, u64, Event)> = VecDeque::new();
         let (mut asked, mut buffer) = (0, 0);
         let mut checking = Checking::new(index);

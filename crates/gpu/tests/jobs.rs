@@ -12,6 +12,7 @@ use common::{epoch, files};
 use generate::{Random, World, a_world};
 use proptest::prelude::*;
 use siltstone_gpu::device::emulated::EmulatedDevice;
+use siltstone_gpu::strategy::{Strategy, Transfer};
 use siltstone_gpu::{GpuExecutor, GpuOptions};
 use siltstone_storage::{MemoryStorage, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, Inputs};
@@ -24,6 +25,15 @@ fn executor(runtime: &Runtime, memory_bytes: u64, seed: u64) -> GpuExecutor {
     let options = GpuOptions {
         memory_bytes_max: memory_bytes,
         pinned_bytes_max: 256 << 10,
+        strategy: match seed % 5 {
+            3 => Strategy::Luda,
+            4 => Strategy::Hierarchical,
+            _ => Strategy::Full,
+        },
+        transfer: match seed % 7 {
+            0 => Transfer::Plain,
+            _ => Transfer::Pipeline,
+        },
         jobs: 1,
         lanes: 1 + (seed % 2) as usize,
         verifies_all: true,

@@ -46,3 +46,18 @@ fn the_ptx_needs_what_the_crate_says() {
     assert_eq!(cuda::DRIVER_VERSION_MIN, (12, 4));
     assert!(PTX.contains(".version 8.4\n"));
 }
+
+/// The PTX and the host's build have the same kernels, with arguments of the same size. The sizes of
+/// the structures in Rust are compared with those of the host's build at each launch.
+#[test]
+fn the_ptx_has_the_kernels_of_the_emulated_device() {
+    let mut in_ptx: Vec<(String, u64)> = siltstone_gpu::device::entries(siltstone_gpu::PTX)
+        .unwrap()
+        .into_iter()
+        .map(|entry| (entry.name, entry.param_bytes as u64))
+        .collect();
+    let mut emulated = siltstone_gpu::device::emulated::kernels();
+    in_ptx.sort();
+    emulated.sort();
+    assert_eq!(in_ptx, emulated);
+}

@@ -65,6 +65,21 @@ unsafe extern "C" {
         seed: u64,
         fault: *mut KernelFault,
     ) -> c_int;
+
+    fn siltstone_emulated_kernel(i: u64, args_bytes: *mut u64) -> *const c_char;
+}
+
+/// The kernels by name, each with the size of its arguments in bytes.
+pub fn kernels() -> Vec<(String, u64)> {
+    let kernel = |i| {
+        let mut args_bytes = 0;
+        // SAFETY: the function writes one number, and returns a string constant or null.
+        let name = unsafe { siltstone_emulated_kernel(i, &mut args_bytes) };
+        // SAFETY: a string constant of the kernels.
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+        name.map(|name| (name.to_string_lossy().into_owned(), args_bytes))
+    };
+    (0..).map_while(kernel).collect()
 }
 
 /// Memory at a fixed address, which is freed when it is dropped.

@@ -1,0 +1,186 @@
+//! The units that some strategies leave to the host: sorting and collecting.
+//!
+//! `luda` sorts and collects on the host, `cooperative` only collects. Both get the keys from the
+//! device and send back what it needs. The host's side uses the loser tree and the rules of the table
+//! crate, as the host's executor does, so that the strategies differ in nothing else.
+//!
+//! Threading: one owner.
+
+use siltstone_table::merge::tree::{EXHAUSTED, Head, LoserTree, head_is_whole, head_of};
+use siltstone_table::retain::{Retain, Verdict};
+
+use crate::error::Result;
+use crate::kernels::{Array, Items, MarkKept, OrderItems};
+use crate::lane::Work;
+use crate::piece::PieceInput;
+use crate::sort::Sorted;
+use crate::unpack::Unpacked;
+
+/// The keys and trailers of all entries of a piece.
+pub(crate) struct HostKeys {
+    words: Vec<u8>,
+    places: Vec<u32>,
+    lens: Vec<u16>,
+    trailers: Vec<u64>,
+}
+
+impl HostKeys {
+    /// Copies them from the device.
+    pub fn download(work: &mut Work, unpacked: &Unpacked) -> Result<HostKeys> {
+        let keys = unpacked.entries.keys;
+        let places = work.read(keys.places)?;
+        let words = u64::from(places.last().copied().unwrap_or(0));
+        Ok(HostKeys {
+            words: work.read(keys.words.first(words).cast())?,
+            places,
+            lens: work.read(keys.lens)?,
+            trailers: work.read(unpacked.entries.trailers)?,
+        })
+    }
+
+    fn key(&self, entry: u32) -> &[u8] {
+        let place = 8 * self.places[entry as usize] as usize;
+        &self.words[place..place + usize::from(self.lens[entry as usize])]
+    }
+}
+
+/// A run that is merged.
+struct Run<'a> {
+    keys: &'a HostKeys,
+    prefix_len: usize,
+    /// The ranges of its entries that are left, in the order of their keys.
+    ranges: std::slice::Chunks<'a, u32>,
+    next: u32,
+    end: u32,
+    head: Head,
+}
+
+impl Run<'_> {
+    /// Moves to the next entry, if there is one.
+    fn advance(&mut self) {
+        self.next += 1;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while self.next >= self.end {
+            match self.ranges.next() {
+                Some(&[from, to]) => (self.next, self.end) = (from, to),
+                _ => {
+                    self.head = EXHAUSTED;
+                    return;
+                }
+            }
+        }
+        self.head = head_of(&self.keys.key(self.next)[self.prefix_len..]);
+    }
+}
+
+fn before(runs: &[Run<'_>], a: u32, b: u32) -> bool {
+    let (x, y) = (&runs[a as usize], &runs[b as usize]);
+    let keys = match head_is_whole(x.head) {
+        true => std::cmp::Ordering::Equal,
+        false => x.keys.key(x.next).cmp(y.keys.key(y.next)),
+    };
+    let trailer = |run: &Run<'_>| run.keys.trailers[run.next as usize];
+    keys.then_with(|| trailer(y).cmp(&trailer(x)))
+        .then(a.cmp(&b))
+        .is_lt()
+}
+
+/// The entries within bounds in the order of the output, merged here and copied to the device.
+pub(crate) fn sort(
+    work: &mut Work,
+    inputs: &[PieceInput],
+    unpacked: &Unpacked,
+    keys: &HostKeys,
+    prefix_len: usize,
+) -> Result<Sorted> {
+    let ranges = &unpacked.host_ranges;
+    let begins: Vec<usize> = (0..inputs.len())
+        .filter(|i| inputs[*i].begins_run)
+        .collect();
+    let mut runs: Vec<Run<'_>> = Vec::with_capacity(begins.len());
+    for (number, begin) in begins.iter().enumerate() {
+        let end = begins.get(number + 1).copied().unwrap_or(inputs.len());
+        let mut run = Run {
+            keys,
+            prefix_len,
+            ranges: ranges[2 * begin..2 * end].chunks(2),
+            next: 0,
+            end: 0,
+            head: EXHAUSTED,
+        };
+        run.settle();
+        runs.push(run);
+    }
+    let heads: Vec<Head> = runs.iter().map(|run| run.head).collect();
+    let mut tree = LoserTree::new(&heads, |a, b| before(&runs, a, b));
+    let mut order = Vec::new();
+    while !tree.is_exhausted() {
+        let winner = tree.winner();
+        order.push(runs[winner].next);
+        runs[winner].advance();
+        let head = runs[winner].head;
+        tree.replace(head, &runs[..], before);
+    }
+    let count = order.len() as u64;
+    let entries = work.upload(&order)?;
+    let items = Items {
+        high: work.take(count + 1)?,
+        low: work.take(count + 1)?,
+        entries,
+    };
+    let args = OrderItems {
+        heads_high: unpacked.heads_high,
+        heads_low: unpacked.heads_low,
+        items,
+        count,
+    };
+    work.launch("order_items", count, &args)?;
+    Ok(Sorted { items, count })
+}
+
+/// The verdicts on all items, judged here and copied to the device: as `retain::judge`.
+pub(crate) fn judge(
+    work: &mut Work,
+    retain: &Retain,
+    keys: &HostKeys,
+    sorted: &Sorted,
+) -> Result<(Array<u8>, Array<u32>)> {
+    let order: Vec<u32> = work.read(sorted.items.entries.first(sorted.count))?;
+    // A piece may be computed more than once, so each time begins with fresh rules.
+    let mut retain = Retain::new(
+        retain.rules(),
+        retain.stripes().clone(),
+        retain.older(),
+        retain.fragments().to_vec(),
+    );
+    let mut last: Option<&[u8]> = None;
+    let mut verdicts = Vec::with_capacity(order.len() + 1);
+    for entry in order {
+        let key = keys.key(entry);
+        if last != Some(key) {
+            retain.start_key(key);
+            last = Some(key);
+        }
+        let trailer = keys.trailers[entry as usize];
+        verdicts.push(match retain.judge(key, trailer) {
+            Verdict::Keep => 0u8,
+            Verdict::Shadowed => 1,
+            Verdict::Covered => 2,
+            Verdict::Tombstone => 3,
+        });
+    }
+    // An array needs an item that a kernel may name.
+    verdicts.push(0);
+    let verdicts = work.upload(&verdicts)?;
+    let kept = work.take(sorted.count + 1)?;
+    let args = MarkKept {
+        verdicts,
+        kept,
+        count: sorted.count,
+    };
+    work.launch("mark_kept", sorted.count, &args)?;
+    Ok((verdicts, kept))
+}
