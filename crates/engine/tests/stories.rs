@@ -50,6 +50,7 @@ stories! {
     a_paused_writer_changes_nothing_after_a_takeover
     false_outcomes_are_not_installed
     an_executor_that_lies_is_suspended
+    what_quick_compactions_keep_is_dropped_below
     a_compaction_of_other_contents_is_not_installed
     one_seed_gives_one_trace_of_calls
     synced_survives_power_loss

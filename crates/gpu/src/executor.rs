@@ -24,6 +24,9 @@ use crate::pipeline::{self, Shared};
 use crate::strategy::{Strategy, Transfer};
 use crate::subjob::{Checks, Tuning};
 
+/// How many levels below level 0 quick compactions merge into (the paper, section III).
+const QUICK_DEPTH: u32 = 2;
+
 /// After this many mismatches in a row the executor is off.
 const MISMATCHES_MAX: u64 = 3;
 
@@ -298,6 +301,10 @@ impl Executor for GpuExecutor {
     /// One task computes, and one writes.
     fn tasks(&self) -> usize {
         2
+    }
+
+    fn drops_into(&self, depth: u32) -> bool {
+        !(depth <= QUICK_DEPTH && self.options.strategy.is_quick_above())
     }
 
     fn state(&self) -> ExecutorState {

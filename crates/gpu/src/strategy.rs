@@ -66,6 +66,11 @@ pub(crate) enum HostUnits {
 }
 
 impl Strategy {
+    /// Whether jobs into the upper levels drop nothing.
+    pub(crate) fn is_quick_above(self) -> bool {
+        matches!(self, Strategy::Quick | Strategy::Hierarchical)
+    }
+
     /// What the host does of a job. `collects_nothing` says whether the job's rules are those of
     /// [`Strategy::Quick`].
     pub(crate) fn host_units(self, collects_nothing: bool) -> HostUnits {

@@ -264,6 +264,14 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
+    /// Whether jobs on this side drop what they may if they merge into this level, counted from the
+    /// first one below level 0.
+    pub(crate) fn drops_into(&self, side: SideId, depth: u32) -> bool {
+        let executor = &self.executors[side];
+        let answer = self.ask_one(side, || executor.drops_into(depth));
+        answer.unwrap_or(true)
+    }
+
     /// The number of tasks that a job on this side may use at once.
     pub(crate) fn tasks(&self, side: SideId) -> usize {
         let executor = &self.executors[side];

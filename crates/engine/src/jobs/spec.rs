@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use siltstone_table::exec::Handover;
-use siltstone_table::job::Job;
+use siltstone_table::job::{DropRules, Job};
 
 use crate::formats::version::{KeyRange, KeyspaceVersion, TableMeta};
 use crate::jobs::Jobs;
@@ -71,8 +71,24 @@ impl Jobs {
         let tables = compaction.choice.tables().cloned().collect();
         let inputs = self.tree.tables().inputs(tables);
         let division = self.runner.division(side);
-        let job = self.compaction_job(keyspace, compaction, division);
+        let mut job = self.compaction_job(keyspace, compaction, division);
+        if self.keeps_all(keyspace, compaction, side) {
+            job.rules = DropRules::QUICK;
+        }
         Begun::compaction(job, inputs, Handover::new(self.env.runtime()))
+    }
+
+    /// Whether a compaction drops nothing because the side wants it so at this level. What merges
+    /// into the last level always drops what it may, so what was kept above is dropped in the end.
+    fn keeps_all(&self, keyspace: &KeyspaceCore, compaction: &Compaction, side: SideId) -> bool {
+        let (version, to) = (&compaction.version, compaction.choice.to);
+        if side == self.runner.sides.host() || version.deepest_level().is_none_or(|d| d <= to) {
+            return false;
+        }
+        let settings = keyspace.load_settings();
+        let base = targets(version, &settings.pick, &[]).base;
+        let depth = u32::from((to + 1).saturating_sub(base));
+        depth > 0 && !self.runner.sides.drops_into(side, depth)
     }
 
     /// The job of a compaction.

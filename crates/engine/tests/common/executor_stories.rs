@@ -11,7 +11,7 @@ use siltstone_storage::{Mutex, Runtime, Storage, WriteFile};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
 use siltstone_table::job::outcome::Outcome;
-use siltstone_table::job::{InputKind, Job};
+use siltstone_table::job::{DropRules, InputKind, Job};
 use siltstone_table::{NoCache, ReaderOptions, TableReader, TableWriter, WriterOptions};
 
 use super::*;
@@ -42,7 +42,82 @@ pub const ALL: &[Story] = &[
         4,
         a_compaction_of_other_contents_is_not_installed,
     ),
+    (
+        "what_quick_compactions_keep_is_dropped_below",
+        4,
+        what_quick_compactions_keep_is_dropped_below,
+    ),
 ];
+
+/// An executor whose jobs drop nothing in the first two levels below level 0.
+struct QuickExecutor {
+    /// The number of jobs that dropped nothing.
+    quick: Arc<AtomicU64>,
+}
+
+impl Executor for QuickExecutor {
+    fn name(&self) -> &str {
+        "quick"
+    }
+
+    fn side(&self) -> Side {
+        Side::Gpu
+    }
+
+    fn drops_into(&self, depth: u32) -> bool {
+        depth > 2
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        if job.rules == DropRules::QUICK {
+            self.quick.fetch_add(1, Ordering::Relaxed);
+        }
+        CpuExecutor::new().run(job, ctx)
+    }
+}
+
+/// Several versions of a key, deletes and range deletes lie in one level. Reads see the newest ones,
+/// and a compaction of everything drops the others.
+fn what_quick_compactions_keep_is_dropped_below(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
+    let mut components = Components::on(storage, disk.rt.clone());
+    let quick = Arc::new(AtomicU64::new(0));
+    components.executors.push(Arc::new(QuickExecutor {
+        quick: Arc::clone(&quick),
+    }));
+    let store = Store::open_with(components, small()).unwrap();
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..40u8 {
+        for i in 0..40u64 {
+            let number = i * 7 % 200 + u64::from(round % 4) * 40;
+            if (i + u64::from(round)).is_multiple_of(9) {
+                ks.delete(&key(number)).unwrap();
+                model.remove(&key(number));
+            } else {
+                ks.put(&key(number), &[round; 300]).unwrap();
+                model.insert(key(number), vec![round; 300]);
+            }
+        }
+        if round % 8 == 7 {
+            ks.delete_range(&key(10), &key(14)).unwrap();
+            (10..14).for_each(|i| {
+                model.remove(&key(i));
+            });
+        }
+        ks.flush().unwrap();
+        check(&ks, &model, "between quick compactions");
+    }
+    store.wait_until_idle().unwrap();
+    check(&ks, &model, "after quick compactions");
+    assert!(quick.load(Ordering::Relaxed) > 0, "no compaction was quick");
+    ks.compact_range(None, None).unwrap();
+    check(&ks, &model, "after a compaction of everything");
+    store.close().unwrap();
+    let store = disk.open();
+    check(&store.default_keyspace().unwrap(), &model, "after a reopen");
+}
 
 type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
 

@@ -515,6 +515,15 @@ pub trait Executor: Send + Sync {
         self.parallelism()
     }
 
+    /// Whether jobs of this executor drop what they may if they merge into this level. `depth`
+    /// counts levels from the first one below level 0, which is 1. Jobs into the last level with
+    /// tables drop everything that they may, whatever the answer. The paper on GPU compaction merges
+    /// into the upper two levels without dropping ("quick compaction", section III).
+    fn drops_into(&self, depth: u32) -> bool {
+        let _ = depth;
+        true
+    }
+
     /// For an executor that divides each job into two parts: the share of the input bytes that the
     /// first part should have, between 0 and 1. Jobs for it have two subjobs of these sizes, if
     /// they are large enough. `None` for other executors.
