@@ -8,16 +8,15 @@
 //! is greater than 1, it has up to `max_parallel - 1` helpers. All of these tasks take subjobs from
 //! one queue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use siltstone_storage::{Mutex, StorageErrorKind};
+use siltstone_storage::Mutex;
 
-use super::handover::Handover;
+use super::job_output::JobOutput;
 use super::order::{Queue, SubjobOrder, Taker};
-use super::output::{Created, delete_names};
 use super::part::{Part, Point};
 use super::plan::JobPlan;
 use super::planner::Planner;
@@ -26,10 +25,8 @@ use super::separated::{Counted, SurvivorSource};
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
-use crate::job::outcome::{Counters, Outcome};
-use crate::job::verify::{Sample, TrustSyncs, verify_tables_until};
+use crate::job::outcome::Outcome;
 use crate::job::{InputKind, Job, LAYOUT_VERSION};
-use siltstone_storage::planted;
 
 /// Runs jobs on the host's cores.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,15 +51,13 @@ pub(super) enum How {
 
 /// The state that the tasks of one run share.
 struct Shared {
-    job: Job,
-    ctx: ExecContext,
     plan: JobPlan,
     how: How,
     queue: Queue,
     /// The processor time of the helpers that have ended, in nanoseconds.
     helpers_cpu_ns: AtomicU64,
     abandoned: AtomicBool,
-    created: Created,
+    output: JobOutput,
     /// The tables that an earlier attempt left, for subjobs that have not begun yet.
     adopted: Mutex<BTreeMap<u32, Part>>,
     results: Mutex<Vec<Ended>>,
@@ -71,25 +66,26 @@ struct Shared {
 /// A subjob that has ended, with the tables that it finished.
 struct Ended {
     part: Part,
-    result: Result<Counters, ExecError>,
+    result: Result<(), ExecError>,
 }
 
 impl Shared {
     /// The work of a helper: it runs subjobs, and counts the processor time that it used.
     fn help(&self) {
         self.work(Taker::Helper);
-        let used_ns = self.ctx.runtime.task_cpu_ns();
+        let ctx = self.output.context();
+        let used_ns = ctx.runtime.task_cpu_ns();
         self.helpers_cpu_ns.fetch_add(used_ns, Ordering::Relaxed);
-        let helpers = &self.ctx.progress.helpers_cpu_ns;
+        let helpers = &ctx.progress.helpers_cpu_ns;
         helpers.fetch_add(used_ns, Ordering::Relaxed);
     }
 
-    fn run(&self, subjob: usize, stop: &Stop<'_>, part: &mut Part) -> Result<Counters, ExecError> {
-        let (job, ctx, plan) = (&self.job, &self.ctx, &self.plan);
-        let created = &self.created;
+    fn run(&self, subjob: usize, stop: &Stop<'_>, part: &mut Part) -> Result<(), ExecError> {
+        let (output, plan) = (&self.output, &self.plan);
+        let (job, ctx, created) = (output.job(), output.context(), output.created());
         let number = subjob as u32;
-        if let Point::End(counters) = &part.next {
-            return Ok(*counters);
+        if let Point::End(_) = &part.next {
+            return Ok(());
         }
         match &self.how {
             How::Whole => subjob::run(job, subjob, plan, ctx, stop, created, part),
@@ -111,7 +107,7 @@ impl Shared {
             && let Some(subjob) = self.queue.take(taker)
         {
             let stop = Stop {
-                ctx: &self.ctx,
+                ctx: self.output.context(),
                 abandoned: &self.abandoned,
             };
             let adopted = self.adopted.lock().remove(&(subjob as u32));
@@ -187,20 +183,15 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
             Queue::new(ctx.subjob_order, &bytes)
         }
     };
-    let created = Created::new(&ctx.runtime);
-    let adopted = match &ctx.handover {
-        Some(handover) => adopt(job, ctx, handover, &created),
-        None => BTreeMap::new(),
-    };
+    let output = JobOutput::new(job, ctx);
+    let adopted = output.adopt();
     let shared = Arc::new(Shared {
-        job: job.clone(),
-        ctx: ctx.clone(),
         plan,
         how,
         queue,
         helpers_cpu_ns: AtomicU64::new(0),
         abandoned: AtomicBool::new(false),
-        created,
+        output,
         adopted: ctx.runtime.mutex(adopted),
         results: ctx.runtime.mutex(Vec::new()),
     });
@@ -237,16 +228,23 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     }
     let mut ended = std::mem::take(&mut *shared.results.lock());
     ended.sort_by_key(|e| e.part.subjob);
-    let mut result = collect(&shared, &ended, panicked);
+    let failed = failure(&shared, &ended, panicked);
+    let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
+    let mut result = match failed {
+        None => shared.output.finish(parts),
+        Some(error) => {
+            parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
+            match panicked {
+                true => shared.output.discard(),
+                false => shared.output.leave(&error, parts),
+            }
+            Err(error)
+        }
+    };
     if let Ok(outcome) = &mut result {
         let own_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
         let helpers_ns = shared.helpers_cpu_ns.load(Ordering::Relaxed);
         outcome.counters.cpu_ns = own_ns.saturating_add(helpers_ns);
-    }
-    if let Err(error) = &result {
-        let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
-        parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
-        leave(&shared, error, panicked, parts);
     }
     if let Some(payload) = panic {
         resume_unwind(payload);
@@ -254,140 +252,19 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     result
 }
 
-/// The number of blocks of each adopted table that are verified.
-const ADOPTED_BLOCKS: usize = 8;
-
-/// Takes over the tables that an earlier attempt of the job left, under this attempt's names. They
-/// are verified like foreign tables. Tables that fail are deleted and made again, and so are those
-/// that are not verified yet when the job is cancelled.
-fn adopt(
-    job: &Job,
-    ctx: &ExecContext,
-    handover: &Handover,
-    created: &Created,
-) -> BTreeMap<u32, Part> {
-    let delete_all = |part: &Part| delete_names(part.tables.iter().map(|t| &t.name[..]), ctx);
-    let mut adopted = BTreeMap::new();
-    let parts = match handover.take(job.identity()) {
-        Ok(parts) => parts,
-        Err(others) => {
-            delete_names(others.iter().map(String::as_str), ctx);
-            return adopted;
-        }
-    };
-    for mut part in parts.into_iter().filter(|p| !p.tables.is_empty()) {
-        // Two parts of one subjob cannot both be continued, so one of them is wrong.
-        if part.check(job).is_err() || adopted.contains_key(&part.subjob) {
-            delete_all(&part);
-            continue;
-        }
-        let claimed = Outcome {
-            tables: part.tables.clone(),
-            ..Outcome::default()
-        };
-        let sample = Sample::Blocks(ADOPTED_BLOCKS);
-        let outputs = &*ctx.outputs;
-        let verified =
-            verify_tables_until(job, &claimed, outputs, &TrustSyncs, sample, &ctx.cancel);
-        let mut holds = matches!(verified, Ok(Ok(())));
-        for (number, table) in part.tables.iter_mut().enumerate() {
-            let name = job.table_name(part.subjob, number as u32);
-            if holds && name != table.name {
-                created.note(&name);
-                // The `sync_dir` at the end of the job makes the rename durable.
-                holds = ctx.outputs.rename(ctx.epoch, &table.name, &name).is_ok();
-                if !holds {
-                    delete_names([&name[..]], ctx);
-                }
-            } else if holds {
-                created.note(&name);
-            }
-            if holds {
-                table.name = name;
-            }
-        }
-        if !holds {
-            delete_all(&part);
-            continue;
-        }
-        let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
-        let count = part.tables.len();
-        ctx.progress.bytes_out.fetch_add(bytes, Ordering::Relaxed);
-        ctx.progress
-            .tables
-            .fetch_add(count as u64, Ordering::Relaxed);
-        handover.note_adopted(count);
-        ctx.note_finished(&part);
-        adopted.insert(part.subjob, part);
-    }
-    adopted
-}
-
-/// Leaves finished tables to the next attempt, if there can be one, and deletes all others.
-fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part>) {
-    let storage_said = match error {
-        ExecError::Failed(TableError::Storage(error)) => Some(error),
-        _ => None,
-    };
-    // On a full disk, finished tables would keep space that a flush or the log may need. Without
-    // the lease, the files may belong to another writer.
-    let in_the_way =
-        storage_said.is_some_and(|e| e.is_no_space() || e.kind == StorageErrorKind::Fenced);
-    let handover = shared.ctx.handover.as_ref();
-    let handover =
-        handover.filter(|_| !panicked && !in_the_way && !shared.created.has_failed_sync());
-    match handover {
-        Some(handover) => {
-            parts.retain(|part| !part.tables.is_empty());
-            let kept: BTreeSet<&str> = parts
-                .iter()
-                .flat_map(|p| p.tables.iter().map(|t| &t.name[..]))
-                .collect();
-            shared.created.delete_all_but(&shared.ctx, &kept);
-            let names = handover.leave(shared.job.identity(), parts);
-            delete_names(names.iter().map(String::as_str), &shared.ctx);
-        }
-        None => shared.created.delete_all_but(&shared.ctx, &BTreeSet::new()),
-    }
-}
-
-/// Combines the results of the subjobs. The failure of the lowest subjob that failed counts, and a
-/// subjob that was only stopped because of it never hides the reason.
-fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, ExecError> {
+/// Why the job failed, if it did. The failure of the lowest subjob that failed counts, and a subjob
+/// that was only stopped because of it never hides the reason.
+fn failure(shared: &Shared, ended: &[Ended], panicked: bool) -> Option<ExecError> {
     if panicked {
-        return Err(TableError::Misuse("a subjob's task panicked; its job failed").into());
+        let error = TableError::Misuse("a subjob's task panicked; its job failed");
+        return Some(error.into());
     }
-    let mut outcome = Outcome {
-        job: shared.job.identity(),
-        output: shared.job.output.clone(),
-        ..Outcome::default()
-    };
     let mut failed = None;
-    let mut finished = 0;
-    for Ended { part, result } in ended {
-        match result {
-            Ok(counters) => {
-                outcome.tables.extend(part.tables.iter().cloned());
-                outcome.counters.add(counters);
-                finished += 1;
-            }
-            Err(error) => {
-                if failed.is_none() || matches!(failed, Some(ExecError::Cancelled)) {
-                    failed = Some(error.clone());
-                }
-            }
+    for error in ended.iter().filter_map(|e| e.result.as_ref().err()) {
+        if failed.is_none() || matches!(failed, Some(ExecError::Cancelled)) {
+            failed = Some(error.clone());
         }
     }
-    if let Some(error) = failed {
-        return Err(error);
-    }
-    if finished != shared.job.subjobs() {
-        return Err(ExecError::Cancelled);
-    }
-    let is_synced_here = shared.ctx.syncs_folder && !planted!(FolderIsNotSynced);
-    if !outcome.tables.is_empty() && is_synced_here {
-        let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
-        synced.inspect_err(|_| shared.created.note_failed_sync(&shared.ctx))?;
-    }
-    Ok(outcome)
+    let is_unfinished = ended.len() != shared.output.job().subjobs();
+    failed.or(is_unfinished.then_some(ExecError::Cancelled))
 }

@@ -30,6 +30,7 @@
 pub mod cpu;
 mod handover;
 pub(crate) mod inputs;
+mod job_output;
 mod order;
 mod output;
 pub mod part;
@@ -55,6 +56,7 @@ use crate::retain::RangeDelete;
 pub use cpu::CpuExecutor;
 pub use handover::Handover;
 pub(crate) use inputs::input_range_deletes;
+pub use job_output::{JobOutput, SubjobOutput};
 pub use order::SubjobOrder;
 use part::Part;
 pub use split::SplitExecutor;
@@ -389,7 +391,7 @@ pub struct ExecContext {
     /// much is dropped, or reads are slow. It has no effect on a job with a stream.
     pub columns_first: bool,
     /// Whether the folder of the outputs is synced at the end of the job. It is switched off only
-    /// by a caller who syncs it afterwards, and only the host's executor heeds it.
+    /// by a caller who syncs it afterwards. Only executors with a [`JobOutput`] heed it.
     pub syncs_folder: bool,
 }
 

@@ -16,11 +16,13 @@ use siltstone_storage::{Mutex, Runtime, StorageError, StorageErrorKind, WriteFil
 
 use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
+use crate::assembly::{AssemblyBuffers, TableAssembler, TableSummary, WriterOptions};
+use crate::error::Result as TableResult;
 use crate::job::outcome::{Counters, OutputTable};
 use crate::job::{Job, KeyBounds};
 use crate::layout::{LayoutState, TableStart};
 use crate::rangedel::{self, RangeDelete};
-use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
+use crate::writer::{TableWriter, WriterBuffers};
 
 /// The names of objects that a run has created.
 pub(super) struct Created {
@@ -72,52 +74,125 @@ pub(super) fn delete_names<'a>(names: impl IntoIterator<Item = &'a str>, ctx: &E
     }
 }
 
+/// Makes one table of a subjob: of entries, or of blocks that are finished already.
+pub(super) trait BuildTable: Sized {
+    /// The buffers of a finished table, for the next one.
+    type Buffers: Default;
+
+    /// Begins a table.
+    fn begin(
+        file: Arc<dyn WriteFile>,
+        options: WriterOptions,
+        buffers: Self::Buffers,
+    ) -> TableResult<Self>;
+
+    /// Ends the table, with these range deletes.
+    fn end(
+        self,
+        left_bound: &[u8],
+        fragments: Vec<RangeDelete>,
+    ) -> TableResult<(TableSummary, Self::Buffers)>;
+
+    /// Its memory, in bytes.
+    fn buffer_bytes(&self) -> u64;
+}
+
+impl BuildTable for TableWriter {
+    type Buffers = WriterBuffers;
+
+    fn begin(
+        file: Arc<dyn WriteFile>,
+        options: WriterOptions,
+        buffers: WriterBuffers,
+    ) -> TableResult<TableWriter> {
+        TableWriter::with_buffers(file, options, buffers)
+    }
+
+    fn end(
+        mut self,
+        left_bound: &[u8],
+        fragments: Vec<RangeDelete>,
+    ) -> TableResult<(TableSummary, WriterBuffers)> {
+        self.set_left_bound(left_bound);
+        self.set_range_deletes(fragments)?;
+        self.finish_with_buffers()
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        TableWriter::buffer_bytes(self)
+    }
+}
+
+impl BuildTable for TableAssembler {
+    type Buffers = AssemblyBuffers;
+
+    fn begin(
+        file: Arc<dyn WriteFile>,
+        options: WriterOptions,
+        buffers: AssemblyBuffers,
+    ) -> TableResult<TableAssembler> {
+        TableAssembler::with_buffers(file, options, buffers)
+    }
+
+    fn end(
+        mut self,
+        left_bound: &[u8],
+        fragments: Vec<RangeDelete>,
+    ) -> TableResult<(TableSummary, AssemblyBuffers)> {
+        self.set_left_bound(left_bound);
+        self.set_range_deletes(fragments)?;
+        self.finish()
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        TableAssembler::buffer_bytes(self)
+    }
+}
+
 /// A table being written.
-struct OpenTable {
-    writer: TableWriter,
+struct OpenTable<T> {
+    table: T,
     file: Arc<dyn WriteFile>,
     name: String,
     left_bound: Vec<u8>,
 }
 
 /// The tables of a subjob.
-pub(super) struct Output<'a> {
+pub(super) struct Output<'a, T: BuildTable = TableWriter> {
     job: &'a Job,
-    subjob: u32,
-    bounds: &'a KeyBounds,
+    bounds: KeyBounds,
     /// Surviving fragments that do not begin in a finished table.
     fragments: std::iter::Peekable<std::vec::IntoIter<RangeDelete>>,
     /// The remainders of the fragments that the end of the last table cut. They begin at that end.
     cut: Vec<RangeDelete>,
     ctx: &'a ExecContext,
     created: &'a Created,
-    open: Option<OpenTable>,
-    buffers: WriterBuffers,
+    open: Option<OpenTable<T>>,
+    buffers: T::Buffers,
     /// The finished tables, and where to continue.
     part: &'a mut Part,
     finished_bytes: u64,
 }
 
-impl<'a> Output<'a> {
+impl<'a, T: BuildTable> Output<'a, T> {
+    /// The tables of the subjob of `part`, which has these bounds and these fragments.
     pub fn new(
         job: &'a Job,
-        subjob: u32,
-        bounds: &'a KeyBounds,
+        bounds: KeyBounds,
         fragments: Vec<RangeDelete>,
         ctx: &'a ExecContext,
         created: &'a Created,
         part: &'a mut Part,
-    ) -> Output<'a> {
+    ) -> Output<'a, T> {
         let mut output = Output {
             job,
-            subjob,
             bounds,
             fragments: fragments.into_iter().peekable(),
             cut: Vec::new(),
             ctx,
             created,
             open: None,
-            buffers: WriterBuffers::default(),
+            buffers: T::Buffers::default(),
             part,
             finished_bytes: 0,
         };
@@ -156,7 +231,7 @@ impl<'a> Output<'a> {
     }
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
-        let name = self.job.table_name(self.subjob, table);
+        let name = self.job.table_name(self.part.subjob, table);
         let created = self.ctx.outputs.create(self.ctx.epoch, &name);
         // A failed call may have created the object, so its name is noted in this case too. If the
         // name was taken, the object belongs to somebody else and may be a table that the store
@@ -174,10 +249,9 @@ impl<'a> Output<'a> {
             keyspace: Some(self.job.keyspace),
             ..WriterOptions::default()
         };
-        let writer =
-            TableWriter::with_buffers(file.clone(), options, std::mem::take(&mut self.buffers))?;
+        let buffers = std::mem::take(&mut self.buffers);
         self.open = Some(OpenTable {
-            writer,
+            table: T::begin(file.clone(), options, buffers)?,
             file,
             name,
             left_bound,
@@ -185,14 +259,9 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Adds a surviving entry to the current table.
-    #[inline(always)]
-    pub fn add(&mut self, key: &[u8], trailer: u64, value: &[u8]) -> Result<(), ExecError> {
-        let Some(open) = &mut self.open else {
-            return Err(crate::TableError::Misuse("an entry came before its table").into());
-        };
-        open.writer.add_inlined(key, trailer, value)?;
-        Ok(())
+    /// The open table, if there is one.
+    pub fn table(&mut self) -> Option<&mut T> {
+        self.open.as_mut().map(|open| &mut open.table)
     }
 
     /// The number of bytes given to the storage so far, including those of the open table.
@@ -203,7 +272,7 @@ impl<'a> Output<'a> {
 
     /// The memory of the open table, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
-        self.open.as_ref().map_or(0, |o| o.writer.buffer_bytes())
+        self.open.as_ref().map_or(0, |o| o.table.buffer_bytes())
     }
 
     /// Takes the parts of fragments that lie before `end`.
@@ -232,14 +301,15 @@ impl<'a> Output<'a> {
     /// Finishes the current table. Its range ends at `right_bound`, or with the subjob if that is
     /// `None`.
     fn finish_table(&mut self, right_bound: Option<&[u8]>) -> Result<(), ExecError> {
-        let Some(mut open) = self.open.take() else {
+        let Some(open) = self.open.take() else {
             return Ok(());
         };
-        let right_bound = right_bound.or(self.bounds.end.as_deref());
-        let fragments = self.take_fragments(right_bound);
-        open.writer.set_left_bound(&open.left_bound);
-        open.writer.set_range_deletes(fragments)?;
-        let (summary, buffers) = open.writer.finish_with_buffers()?;
+        let right_bound = match right_bound {
+            Some(bound) => Some(bound.to_vec()),
+            None => self.bounds.end.clone(),
+        };
+        let fragments = self.take_fragments(right_bound.as_deref());
+        let (summary, buffers) = open.table.end(&open.left_bound, fragments)?;
         self.buffers = buffers;
         open.file
             .sync()
@@ -264,7 +334,7 @@ impl<'a> Output<'a> {
         self.finished_bytes += summary.file_bytes;
         self.part.tables.push(OutputTable {
             name: open.name,
-            subjob: self.subjob,
+            subjob: self.part.subjob,
             raw_bytes: p.raw_bytes(),
             file_bytes: summary.file_bytes,
             entries: p.entries,
@@ -273,7 +343,7 @@ impl<'a> Output<'a> {
             fragments: p.range_deletes,
             keys,
             left_bound: open.left_bound,
-            right_bound: right_bound.map(<[u8]>::to_vec),
+            right_bound,
             bounds,
             min_seq: p.smallest_seq,
             max_seq: p.largest_seq,
@@ -282,13 +352,32 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Finishes the last table. If there are no entries, makes one for the fragments alone. Returns
-    /// the number of bytes that were written.
-    pub fn finish(mut self) -> Result<u64, ExecError> {
+    /// Finishes the last table, and completes the part. If there are no entries, makes a table for
+    /// the fragments alone. `counters` are the counts of what was read and dropped. Returns them
+    /// with those of what was written, and the number of bytes that were written here.
+    pub fn finish(mut self, mut counters: Counters) -> Result<(Counters, u64), ExecError> {
         if self.open.is_none() && self.part.tables.is_empty() && self.fragments.peek().is_some() {
             self.create(0, self.bounds.start.clone())?;
         }
         self.finish_table(None)?;
-        Ok(self.finished_bytes)
+        for table in &self.part.tables {
+            counters.entries_written += table.entries;
+            counters.bytes_written += table.file_bytes;
+        }
+        self.part.next = Point::End(counters);
+        self.ctx.note_finished(self.part);
+        Ok((counters, self.finished_bytes))
+    }
+}
+
+impl Output<'_, TableWriter> {
+    /// Adds a surviving entry to the current table.
+    #[inline(always)]
+    pub fn add(&mut self, key: &[u8], trailer: u64, value: &[u8]) -> Result<(), ExecError> {
+        let Some(open) = &mut self.open else {
+            return Err(crate::TableError::Misuse("an entry came before its table").into());
+        };
+        open.table.add_inlined(key, trailer, value)?;
+        Ok(())
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::output::{Created, Output};
-use super::part::{Part, Point};
+use super::part::Part;
 use super::plan::{JobPlan, Origin, PlannedInput, SubjobPlan};
 use super::separated::SurvivorStream;
 use super::subjob::{Buffers, IS_COMPLETE, RANGE_DELETE_BYTES, Stop};
@@ -256,7 +256,7 @@ pub(super) fn run(
     stop: &Stop<'_>,
     created: &Created,
     part: &mut Part,
-) -> Result<Counters, ExecError> {
+) -> Result<(), ExecError> {
     stop.check()?;
     let Some(plan) = plan.subjob(job, subjob, &part.next)? else {
         return Err(TableError::Misuse(IS_COMPLETE).into());
@@ -270,15 +270,7 @@ pub(super) fn run(
         ..
     } = plan;
     let fixed = counters.range_deletes_read * RANGE_DELETE_BYTES;
-    let output = Output::new(
-        job,
-        subjob as u32,
-        &bounds,
-        surviving,
-        ctx,
-        created,
-        &mut *part,
-    );
+    let output = Output::new(job, bounds, surviving, ctx, created, part);
     let rebuilding = Rebuilding {
         verify: job.format.verify,
         cursors: Cursors::new(runs.into_iter().flatten()),
@@ -295,15 +287,8 @@ pub(super) fn run(
         ctx,
         stop,
     };
-    let (mut counters, unreported) = rebuilding.run(job, subjob, stream)?;
-    for table in &part.tables {
-        counters.entries_written += table.entries;
-        counters.bytes_written += table.file_bytes;
-    }
-    part.next = Point::End(counters);
-    ctx.note_finished(part);
-    stop.spent(unreported)?;
-    Ok(counters)
+    let unreported = rebuilding.run(job, subjob, stream)?;
+    stop.spent(unreported)
 }
 
 /// The state of a subjob that is being rebuilt.
@@ -331,14 +316,14 @@ struct Rebuilding<'a> {
 }
 
 impl Rebuilding<'_> {
-    /// Adds all survivors. Returns the counts of what was read and dropped, and the number of bytes
-    /// that were not reported to the throttle yet.
+    /// Adds all survivors, and completes the part. Returns the number of bytes that were not
+    /// reported to the throttle yet.
     fn run(
         mut self,
         job: &Job,
         subjob: usize,
         stream: &mut dyn SurvivorStream,
-    ) -> Result<(Counters, u64), ExecError> {
+    ) -> Result<u64, ExecError> {
         let mut number = 0;
         loop {
             self.stop.check()?;
@@ -358,15 +343,14 @@ impl Rebuilding<'_> {
             if let Some(counters) = chunk.end {
                 self.report()?;
                 let bytes_read = counters.bytes_read.saturating_add(self.bytes_read);
-                let all = self.output.finish()?;
-                let counters = Counters {
+                let (_, all) = self.output.finish(Counters {
                     bytes_read,
                     entries_written: 0,
                     bytes_written: 0,
                     cpu_ns: 0,
                     ..counters
-                };
-                return Ok((counters, all.saturating_sub(self.written)));
+                })?;
+                return Ok(all.saturating_sub(self.written));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::inputs::merge_runs;
 use super::output::{Created, Output};
-use super::part::{Part, Point};
+use super::part::Part;
 use super::plan::{JobPlan, SubjobPlan};
 use super::{ExecContext, ExecError};
 use crate::error::TableError;
@@ -109,7 +109,7 @@ pub(super) fn run(
     stop: &Stop<'_>,
     created: &Created,
     part: &mut Part,
-) -> Result<Counters, ExecError> {
+) -> Result<(), ExecError> {
     stop.check()?;
     let Some(plan) = plan.subjob(job, subjob, &part.next)? else {
         return Err(TableError::Misuse(IS_COMPLETE).into());
@@ -124,15 +124,7 @@ pub(super) fn run(
         mut layout,
         ..
     } = plan;
-    let mut output = Output::new(
-        job,
-        subjob as u32,
-        &bounds,
-        surviving,
-        ctx,
-        created,
-        &mut *part,
-    );
+    let mut output = Output::new(job, bounds, surviving, ctx, created, part);
 
     let runs = merge_runs(runs, &prefix, job.format.verify, Reads::All);
     let mut merge = Merge::new(runs)?;
@@ -193,13 +185,6 @@ pub(super) fn run(
         }
     }
     let bytes = count(&mut merge, &mut counters);
-    let all = output.finish()?;
-    for table in &part.tables {
-        counters.entries_written += table.entries;
-        counters.bytes_written += table.file_bytes;
-    }
-    part.next = Point::End(counters);
-    ctx.note_finished(part);
-    stop.spent(bytes + all.saturating_sub(written))?;
-    Ok(counters)
+    let (_, all) = output.finish(counters)?;
+    stop.spent(bytes + all.saturating_sub(written))
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod cases;
+pub mod foreign;
 pub mod forged;
 
 use std::sync::Arc;
