@@ -402,7 +402,15 @@ impl TableAssembler {
         if last.is_some_and(|(k, t)| compare_internal(k, t, key, trailer).is_ge()) {
             return Err(TableError::Misuse("separators of blocks must ascend"));
         }
-        self.index.push(block.anchor, block.end, key, trailer)?;
+        self.add_block(block)
+    }
+
+    /// [`TableAssembler::push_block`] for the writer of this crate, whose blocks follow each other
+    /// and whose separators ascend, because it checks the order of entries.
+    pub(crate) fn add_block(&mut self, block: &FinishedBlock<'_>) -> Result<()> {
+        let (separator, trailer) = (block.separator, block.separator_trailer);
+        self.index
+            .push(block.anchor, block.end, separator, trailer)?;
         self.digest.push(block.checksum);
         self.properties.blocks += 1;
         self.blocks_end = block.end;

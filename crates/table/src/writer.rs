@@ -66,19 +66,6 @@ struct Pending {
     checksum: u32,
 }
 
-impl Pending {
-    /// The block, now that its separator is known.
-    fn with_separator<'a>(&self, separator: &'a [u8], separator_trailer: u64) -> FinishedBlock<'a> {
-        FinishedBlock {
-            anchor: self.anchor,
-            end: self.end,
-            checksum: self.checksum,
-            separator,
-            separator_trailer,
-        }
-    }
-}
-
 impl TableWriter {
     /// A writer of a table to `file`, whose position must be 0.
     ///
@@ -175,18 +162,14 @@ impl TableWriter {
                         && (shared == previous.len() || previous[shared] < user_key[shared])
                 };
             if !ordered {
-                return Err(TableError::Misuse(
-                    "entries must be added in order, each internal key once",
-                ));
+                return misuse("entries must be added in order, each internal key once");
             }
             (shared, same_key)
         };
         let kind = match kind_of(trailer) {
             Some(kind) if kind != Kind::RangeDelete => kind,
             _ => {
-                return Err(TableError::Misuse(
-                    "an entry's kind must be put, delete, merge or value address",
-                ));
+                return misuse("an entry's kind must be put, delete, merge or value address");
             }
         };
         let (key_len, value_len) = (user_key.len(), value.len());
@@ -202,14 +185,12 @@ impl TableWriter {
                 .extent_with(key_len, trailer, value_len, shared);
         }
         self.check_limits(user_key, value)?;
-        if let Some(pending) = self.pending.take() {
-            let (separator, separator_trailer) = if same_key {
-                (self.previous_key.as_slice(), self.previous_trailer)
-            } else {
-                (&user_key[..shared + 1], HIGHEST_TRAILER)
+        if self.pending.is_some() {
+            let separator = match same_key {
+                true => None,
+                false => Some(&user_key[..shared + 1]),
             };
-            let block = pending.with_separator(separator, separator_trailer);
-            self.assembly.push_block(&block)?;
+            self.push_pending(separator)?;
         }
         if !same_key {
             self.counts.user_keys += 1;
@@ -240,25 +221,44 @@ impl TableWriter {
         Ok(())
     }
 
+    /// Adds the last finished block to the table, now that its separator is known: `separator` with
+    /// the highest trailer, or the last internal key of the block.
+    #[cold]
+    fn push_pending(&mut self, separator: Option<&[u8]>) -> Result<()> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(());
+        };
+        let (separator, separator_trailer) = match separator {
+            Some(separator) => (separator, HIGHEST_TRAILER),
+            None => (self.previous_key.as_slice(), self.previous_trailer),
+        };
+        self.assembly.add_block(&FinishedBlock {
+            anchor: pending.anchor,
+            end: pending.end,
+            checksum: pending.checksum,
+            separator,
+            separator_trailer,
+        })
+    }
+
     #[inline]
     fn check_limits(&self, user_key: &[u8], value: &[u8]) -> Result<()> {
-        let limit = |what, limit, found| Err(TableError::Limit { what, limit, found });
         if user_key.len() > MAX_KEY_BYTES {
-            return limit(
+            return too_large(
                 "length of a user key in bytes",
                 MAX_KEY_BYTES as u64,
                 user_key.len() as u64,
             );
         }
         if value.len() > MAX_VALUE_BYTES {
-            return limit(
+            return too_large(
                 "length of a value in bytes",
                 MAX_VALUE_BYTES as u64,
                 value.len() as u64,
             );
         }
         if self.builder.len() >= MAX_BLOCK_ENTRIES {
-            return limit(
+            return too_large(
                 "entries of a block",
                 MAX_BLOCK_ENTRIES as u64,
                 self.builder.len() as u64 + 1,
@@ -266,12 +266,12 @@ impl TableWriter {
         }
         let values = self.builder.value_bytes() + value.len() as u64;
         if values > MAX_BLOCK_VALUE_BYTES {
-            return limit("value bytes of a block", MAX_BLOCK_VALUE_BYTES, values);
+            return too_large("value bytes of a block", MAX_BLOCK_VALUE_BYTES, values);
         }
         // The rule ends a block whose keys have 32 KiB, so this limit is never exceeded.
         let keys = self.builder.key_bytes() + user_key.len() as u64;
         if keys > MAX_BLOCK_TAIL_BYTES {
-            return limit("key bytes of a block", MAX_BLOCK_TAIL_BYTES, keys);
+            return too_large("key bytes of a block", MAX_BLOCK_TAIL_BYTES, keys);
         }
         Ok(())
     }
@@ -370,9 +370,8 @@ impl TableWriter {
     /// As [`TableWriter::finish`].
     pub fn finish_with_buffers(mut self) -> Result<(TableSummary, WriterBuffers)> {
         self.end_block()?;
-        if let Some(pending) = self.pending.take() {
-            let block = pending.with_separator(&self.previous_key, self.previous_trailer);
-            self.assembly.push_block(&block)?;
+        if self.pending.is_some() {
+            self.push_pending(None)?;
             self.counts.largest_key = Some(self.previous_key);
         }
         self.assembly.set_entries(self.counts);
@@ -388,6 +387,19 @@ impl TableWriter {
             },
         ))
     }
+}
+
+/// The error for something that is larger than the format allows. It is cold, as is the next one:
+/// the compiler then knows that entries are mostly right, and inlines what happens to them.
+#[cold]
+fn too_large(what: &'static str, limit: u64, found: u64) -> Result<()> {
+    Err(TableError::Limit { what, limit, found })
+}
+
+/// The error for a call that violates a rule.
+#[cold]
+fn misuse(what: &'static str) -> Result<()> {
+    Err(TableError::Misuse(what))
 }
 
 /// The buffers of a finished writer, for the next one.

@@ -77,6 +77,7 @@ fn changes() -> impl Strategy<Value = Changes> {
                     cuts: cuts.into_iter().collect(),
                     appends,
                     gives_hashes,
+                    begins_again: false,
                 },
             }
         })
@@ -337,6 +338,28 @@ fn the_next_attempt_continues_whoever_makes_it() {
             assert_eq!((handover.left_count(), w.outputs().len()), (0, 0));
         }
     }
+}
+
+/// An attempt that does not take over what was left does not replace it when it fails.
+#[test]
+fn an_attempt_that_adopts_nothing_leaves_nothing() {
+    let w = failing();
+    let handover = Arc::new(Handover::new(&w.runtime));
+    w.faults.add(Rule::on(OpKind::Create, IO).nth(3));
+    w.run(&CpuExecutor::new(), 10, Some(&handover)).unwrap_err();
+    let left = w.outputs();
+    let again = ForeignExecutor {
+        begins_again: true,
+        ..ForeignExecutor::default()
+    };
+    w.faults.clear();
+    w.faults.add(Rule::on(OpKind::Create, IO).nth(2));
+    w.run(&again, 11, Some(&handover)).unwrap_err();
+    w.faults.clear();
+    assert_eq!((handover.left_count(), w.outputs()), (3, left));
+    let outcome = w.run(&CpuExecutor::new(), 12, Some(&handover)).unwrap();
+    assert_eq!(handover.adopted_count(), 3);
+    assert!(files(&*w.storage, &outcome) == w.files);
 }
 
 /// An output refuses to end with parts that are not all there, and deletes what it made.

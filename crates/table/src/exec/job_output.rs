@@ -6,7 +6,8 @@
 //! subjob through a [`SubjobOutput`], which gives it a [`TableAssembler`] for each table.
 //!
 //! Such an executor, in this order:
-//! 1. takes over what an earlier attempt left ([`JobOutput::adopt`]), if it wants to;
+//! 1. takes over what an earlier attempt left ([`JobOutput::adopt`]). Without this, the attempt
+//!    leaves nothing either, because that would replace the tables that were left before;
 //! 2. runs each subjob from the point of its part: it starts a table wherever the layout says so,
 //!    gives the table its blocks, counts and filter, and ends the subjob;
 //! 3. calls [`JobOutput::finish`] with the parts of all subjobs, or else [`JobOutput::leave`] or
@@ -20,7 +21,7 @@
 //! owner.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone_storage::{StorageErrorKind, planted};
 
@@ -44,6 +45,8 @@ pub struct JobOutput {
     job: Job,
     ctx: ExecContext,
     created: Created,
+    /// What an earlier attempt left was taken over.
+    has_adopted: AtomicBool,
 }
 
 impl JobOutput {
@@ -54,6 +57,7 @@ impl JobOutput {
             job: job.clone(),
             ctx: ctx.clone(),
             created: Created::new(&ctx.runtime),
+            has_adopted: AtomicBool::new(false),
         }
     }
 
@@ -76,6 +80,7 @@ impl JobOutput {
     /// that fail are deleted, to be made again, and so are those that are not verified yet when the
     /// job is cancelled. Call this at most once, before any subjob begins.
     pub fn adopt(&self) -> BTreeMap<u32, Part> {
+        self.has_adopted.store(true, Ordering::Relaxed);
         match &self.ctx.handover {
             Some(handover) => self.adopt_from(handover),
             None => BTreeMap::new(),
@@ -205,8 +210,8 @@ impl JobOutput {
     }
 
     /// Ends an attempt that failed with `error`: leaves the finished tables of `parts` to the next
-    /// attempt, if there can be one, and deletes all other objects. No task may work on the outputs
-    /// any more.
+    /// attempt, if there can be one, and deletes all other objects. `parts` contain those that were
+    /// adopted and not continued. No task may work on the outputs any more.
     pub fn leave(&self, error: &ExecError, mut parts: Vec<Part>) {
         let storage_said = match error {
             ExecError::Failed(TableError::Storage(error)) => Some(error),
@@ -216,9 +221,10 @@ impl JobOutput {
         // Without the lease, the files may belong to another writer.
         let in_the_way =
             storage_said.is_some_and(|e| e.is_no_space() || e.kind == StorageErrorKind::Fenced);
-        let handover = self.ctx.handover.as_ref();
-        let Some(handover) = handover.filter(|_| !in_the_way && !self.created.has_failed_sync())
-        else {
+        let may_leave = self.has_adopted.load(Ordering::Relaxed)
+            && !in_the_way
+            && !self.created.has_failed_sync();
+        let Some(handover) = self.ctx.handover.as_ref().filter(|_| may_leave) else {
             return self.discard();
         };
         parts.retain(|part| !part.tables.is_empty());

@@ -2,6 +2,7 @@
 //! that computes blocks elsewhere does: it plans subjobs with `JobPlan`, decodes blocks, sorts all
 //! entries of a piece, makes the blocks of a whole table in memory, and gives them to `JobOutput`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use siltstone_table::Codec;
@@ -33,6 +34,8 @@ pub struct ForeignExecutor {
     pub appends: Vec<usize>,
     /// Whether filters are given as hashes.
     pub gives_hashes: bool,
+    /// Whether what earlier attempts left is not looked at.
+    pub begins_again: bool,
 }
 
 impl Executor for ForeignExecutor {
@@ -55,7 +58,10 @@ impl Executor for ForeignExecutor {
             return Err(ExecError::declined("an input is a stream"));
         }
         let output = JobOutput::new(job, ctx);
-        let mut adopted = output.adopt();
+        let mut adopted = match self.begins_again {
+            true => BTreeMap::new(),
+            false => output.adopt(),
+        };
         let mut parts = Vec::new();
         for subjob in 0..job.subjobs() {
             let adopted_part = adopted.remove(&(subjob as u32));
