@@ -90,8 +90,8 @@ fn what_quick_compactions_keep_is_dropped_below(rt: Runtime, _seed: u64) {
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
     for round in 0..40u8 {
-        for i in 0..40u64 {
-            let number = i * 7 % 200 + u64::from(round % 4) * 40;
+        for i in 0..200u64 {
+            let number = (i * 37 + u64::from(round) * 11) % 3000;
             if (i + u64::from(round)).is_multiple_of(9) {
                 ks.delete(&key(number)).unwrap();
                 model.remove(&key(number));
