@@ -59,30 +59,85 @@ static u64 mix(u64 x) {
     return x ^ x >> 33;
 }
 
-// Runs a kernel. With seed 0 the threads run in the order of their numbers. Returns 0, or 1 after a
-// fault, which is written to `to`.
-static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
-               Fault *to) {
+// A kernel that runs.
+typedef struct {
+    emulated_thread thread_of;
+    const void *args;
+    u32 blocks;
+    u32 threads;
+    u64 seed;
+    Fault *fault;
+    // Which of the blocks this thread of the system runs: every `step`-th one from `first` on.
+    u32 first;
+    u32 step;
+} Launch;
+
+// Runs some blocks of a kernel. With seed 0 the threads run in the order of their numbers. Returns 0,
+// or 1 after a fault.
+static int run_blocks(const Launch *l) {
     jmp_buf out;
-    memset(to, 0, sizeof *to);
-    fault = to;
+    fault = l->fault;
     out_of_kernel = &out;
     if (setjmp(out) != 0) {
         return 1;
     }
-    u32 block_step = seed == 0 ? 1 : step_of(mix(seed), blocks);
-    u64 block = seed == 0 ? 0 : mix(seed + 1) % (blocks == 0 ? 1 : blocks);
-    for (u32 i = 0; i < blocks; i++) {
-        u32 step = seed == 0 ? 1 : step_of(mix(seed + 2 + i), threads);
-        u64 thread = seed == 0 ? 0 : mix(seed + 3 + i) % threads;
-        for (u32 j = 0; j < threads; j++) {
-            thread_of(args, (u32)block, (u32)thread, threads);
-            thread = (thread + step) % threads;
+    u32 block_step = l->seed == 0 ? 1 : step_of(mix(l->seed), l->blocks);
+    u64 start = l->seed == 0 ? 0 : mix(l->seed + 1) % (l->blocks == 0 ? 1 : l->blocks);
+    for (u32 i = l->first; i < l->blocks; i += l->step) {
+        u64 block = (start + (u64)i * block_step) % l->blocks;
+        u32 step = l->seed == 0 ? 1 : step_of(mix(l->seed + 2 + i), l->threads);
+        u64 thread = l->seed == 0 ? 0 : mix(l->seed + 3 + i) % l->threads;
+        for (u32 j = 0; j < l->threads; j++) {
+            l->thread_of(l->args, (u32)block, (u32)thread, l->threads);
+            thread = (thread + step) % l->threads;
         }
-        block = (block + block_step) % blocks;
     }
     return 0;
 }
+
+#ifdef EMULATED_THREADS
+#include <pthread.h>
+
+static void *run_on_thread(void *launch) {
+    return run_blocks(launch) == 0 ? 0 : launch;
+}
+
+// Runs a kernel on several threads of the system at once, so that a compiler's checks find threads of
+// the kernel that use one place. Returns 0, or 1 after a fault, which is written to `to`.
+static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
+               Fault *to) {
+    memset(to, 0, sizeof *to);
+    Launch launches[EMULATED_THREADS];
+    Fault faults[EMULATED_THREADS];
+    pthread_t ids[EMULATED_THREADS];
+    int failed = 0;
+    for (u32 i = 0; i < EMULATED_THREADS; i++) {
+        memset(&faults[i], 0, sizeof faults[i]);
+        launches[i] = (Launch){thread_of, args, blocks, threads, seed, &faults[i], i,
+                               EMULATED_THREADS};
+        if (pthread_create(&ids[i], 0, run_on_thread, &launches[i]) != 0) {
+            return 1;
+        }
+    }
+    for (u32 i = 0; i < EMULATED_THREADS; i++) {
+        void *result = 0;
+        pthread_join(ids[i], &result);
+        if (result != 0 && !failed) {
+            *to = faults[i];
+            failed = 1;
+        }
+    }
+    return failed;
+}
+#else
+// Runs a kernel. Returns 0, or 1 after a fault, which is written to `to`.
+static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
+               Fault *to) {
+    memset(to, 0, sizeof *to);
+    Launch launch = {thread_of, args, blocks, threads, seed, to, 0, 1};
+    return run_blocks(&launch);
+}
+#endif
 
 #define ALL_KERNELS(X)                                                                             \
     X(scan_sums64, ScanSums64)                                                                     \
