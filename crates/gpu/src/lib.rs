@@ -16,6 +16,7 @@ mod host;
 pub mod kernels;
 mod lane;
 mod layout;
+mod lz4;
 mod pack;
 mod piece;
 mod pipeline;
