@@ -25,6 +25,7 @@ mod sort;
 pub mod strategy;
 mod subjob;
 mod unpack;
+mod upload;
 mod write;
 
 pub use executor::{GpuExecutor, GpuOptions};
