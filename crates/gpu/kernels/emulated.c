@@ -8,6 +8,7 @@
 #include "retain.h"
 #include "layout.h"
 #include "pack.h"
+#include "lz4.h"
 
 // What went wrong in a kernel: an index out of bounds.
 typedef struct {
@@ -184,7 +185,14 @@ static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 thre
     X(begin_sums, BeginSums)                                                                       \
     X(sum_tables, SumTables)                                                                       \
     X(set_filter_bits, SetFilterBits)                                                              \
-    X(write_first_keys, WriteFirstKeys)
+    X(write_first_keys, WriteFirstKeys)                                                            \
+    X(list_stored_parts, ListStoredParts)                                                          \
+    X(lz4_decode, Lz4Decode)                                                                       \
+    X(lz4_encode, Lz4Encode)                                                                       \
+    X(list_output_parts, ListOutputParts)                                                          \
+    X(measure_stored, MeasureStored)                                                               \
+    X(number_stored, MeasureStored)                                                                \
+    X(place_parts, PlaceParts)
 
 typedef struct {
     const char *name;

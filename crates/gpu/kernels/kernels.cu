@@ -5,3 +5,4 @@
 #include "retain.h"
 #include "layout.h"
 #include "pack.h"
+#include "lz4.h"

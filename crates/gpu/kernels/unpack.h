@@ -18,6 +18,10 @@
 #define MAX_SEQ ((1ull << 56) - 1)
 #define MAX_COMPRESSED_PART (16ull << 20)
 
+// Larger parts are not decoded here, because one thread would take too long: the host decodes them
+// before it copies their blocks. `upload.rs` has the same number.
+#define MAX_DECODED_PART (256u << 10)
+
 enum {
     FLAG_PADS = 1,
     FLAG_KINDS = 2,
@@ -175,20 +179,22 @@ KERNEL(unpack_headers, UnpackHeaders) {
     if (wrong == 0) {
         u64 columns = p.end - CHECKSUM_BYTES - p.anchor - HEADER_BYTES;
         u64 unpacked = b.columns_end - HEADER_BYTES, values = p.anchor - p.start;
-        u32 is_bad = 0;
+        u32 is_bad = 0, is_large = 0;
         if ((b.flags & FLAG_COLUMNS_COMPRESSED) != 0) {
             is_bad |= unpacked > min64(columns * 255, MAX_COMPRESSED_PART);
+            is_large |= unpacked > MAX_DECODED_PART;
             raw += (b.columns_end + 7) & ~7ull;
         } else {
             is_bad |= unpacked != columns;
         }
         if ((b.flags & FLAG_VALUES_COMPRESSED) != 0) {
             is_bad |= b.value_bytes > min64(values * 255, MAX_COMPRESSED_PART);
+            is_large |= b.value_bytes > MAX_DECODED_PART;
             raw += (b.value_bytes + 7) & ~7ull;
         } else {
             is_bad |= b.value_bytes != values;
         }
-        wrong = is_bad ? WRONG_BLOCK : 0;
+        wrong = is_bad ? WRONG_BLOCK : is_large ? UNSUPPORTED_BLOCK : 0;
         u64 whole = (u64)b.n * (b.prefix_len + b.head_width) + b.tail_bytes;
         words = whole / 8 + b.n;
     }

@@ -204,6 +204,8 @@ structures! {
     Rule { block_bytes: u64, is_paged: u32, unused: u32, }
     /// What the chain of blocks is computed from.
     Chain { survivors: Survivors, tables: Array<u32>, rule: Rule, count: u64, }
+    /// A part of a block that is decoded or encoded.
+    Lz4Part { from: u64, to: u64, from_bytes: u64, to_bytes: u32, is_used: u32, }
     /// What the index needs of a block.
     IndexEntry {
         trailer: u64, bytes: u32, value_bytes: u32, crc: u32, separator_bytes: u32, table: u32,
@@ -374,6 +376,26 @@ arguments! {
     WriteFirstKeys {
         survivors: Survivors, sums: Array<TableSums>, places: Array<u32>, out: Array<u8>,
         tables: u64,
+    }
+    ListStoredParts {
+        bytes: Array<u8>, places: Array<Place>, blocks: Array<Block>, raw_bytes: Array<u64>,
+        parts: Array<Lz4Part>, count: u64, raw: u64,
+    }
+    Lz4Decode { bytes: Array<u8>, parts: Array<Lz4Part>, errors: Array<u64>, count: u64, }
+    ListOutputParts {
+        blocks: Array<OutBlock>, parts: Array<Lz4Part>, large: Array<u64>, count: u64,
+    }
+    Lz4Encode {
+        from: Array<u8>, to: Array<u8>, parts: Array<Lz4Part>, tables: Array<u16>,
+        sizes: Array<u32>, first: u64, count: u64, table_bits: u32, is_large: u32,
+    }
+    MeasureStored {
+        blocks: Array<OutBlock>, sizes: Array<u32>, places: Array<u64>, stored: Array<OutBlock>,
+        count: u64,
+    }
+    PlaceParts {
+        raw: Array<u8>, encoded: Array<u8>, parts: Array<Lz4Part>, blocks: Array<OutBlock>,
+        stored: Array<OutBlock>, out: Array<u8>, count: u64,
     }
     ChecksumRegion {
         bytes: Array<u8>, tables: Array<u32>, crcs: Array<u32>, slot: u64,

@@ -193,6 +193,17 @@ impl Batch {
     }
 }
 
+impl Batch {
+    /// Replaces the items of an array by as many others.
+    pub fn replace<T: Item>(&mut self, slot: &Slot<T>, items: &[T]) {
+        debug_assert_eq!(items.len() as u64, slot.count);
+        let mut bytes = Vec::with_capacity((slot.count * T::BYTES) as usize);
+        items.iter().for_each(|item| item.put(&mut bytes));
+        let at = slot.at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+}
+
 impl<T: Item> Slot<T> {
     /// The array, of the bytes of its batch on the device.
     pub fn of(&self, batch: Array<u8>) -> Array<T> {
@@ -365,6 +376,12 @@ impl Work {
         self.lane.arena.used_bytes = mark.0;
     }
 
+    /// All free memory as one array. Nothing else can be taken before it is given back.
+    pub fn take_all(&mut self) -> Result<Array<u8>> {
+        let usable = self.free_bytes().saturating_sub(SLACK_BYTES + ALIGN_BYTES);
+        self.take(usable)
+    }
+
     /// The free memory.
     pub fn free_bytes(&self) -> u64 {
         self.lane.arena.region.bytes - self.lane.arena.used_bytes
@@ -430,7 +447,18 @@ impl Work {
     /// Copies the arrays of a batch to the device, and compares their checksums before any kernel
     /// can use them: a wrong index in them would lead a kernel out of its memory.
     pub fn upload_batch(&mut self, batch: &Batch) -> Result<Array<u8>> {
-        let to: Array<u8> = self.take(batch.bytes.len() as u64)?;
+        let to = self.take_batch(batch)?;
+        self.put_batch(batch, to)?;
+        Ok(to)
+    }
+
+    /// Takes the array to which a batch is copied later.
+    pub fn take_batch(&mut self, batch: &Batch) -> Result<Array<u8>> {
+        self.take(batch.bytes.len() as u64)
+    }
+
+    /// Copies a batch to its array, as [`Work::upload_batch`] does.
+    pub fn put_batch(&mut self, batch: &Batch, to: Array<u8>) -> Result<()> {
         let mut at = 0;
         for chunk in batch.bytes.chunks(self.lane.staging.len() / 2) {
             if self.lane.staging.bytes_mut().is_err() {
@@ -449,7 +477,7 @@ impl Work {
             }
             at += chunk.len() as u64;
         }
-        Ok(to)
+        Ok(())
     }
 
     /// Waits for everything that was started, and returns the checksum of an array on the device.

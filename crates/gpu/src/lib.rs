@@ -16,6 +16,7 @@ mod host;
 pub mod kernels;
 mod lane;
 mod layout;
+mod lz4;
 mod pack;
 mod piece;
 mod pipeline;
@@ -24,6 +25,7 @@ mod sort;
 pub mod strategy;
 mod subjob;
 mod unpack;
+mod upload;
 mod write;
 
 pub use executor::{GpuExecutor, GpuOptions};

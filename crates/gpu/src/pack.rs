@@ -2,15 +2,18 @@
 //!
 //! Threading: see `lane`.
 
+use siltstone_table::compress::Codec;
 use siltstone_table::filter::{FILTER_BLOCK_BYTES, filter_blocks, probes};
+use siltstone_table::job::FormatOptions;
 
 use crate::error::Result;
 use crate::kernels::{
-    Array, BeginSums, IndexEntry, MeasureSeparators, MeasureTails, PackChecksums, PackColumns,
-    PackValues, SetFilterBits, SumTables, TableSums, WriteFirstKeys, WriteSeparators,
+    Array, BeginSums, IndexEntry, MeasureSeparators, MeasureTails, OutBlock, PackChecksums,
+    PackColumns, PackValues, SetFilterBits, SumTables, TableSums, WriteFirstKeys, WriteSeparators,
 };
 use crate::lane::{SLACK_BYTES, Work};
 use crate::layout::{OutBlocks, Tables};
+use crate::lz4::{self, Encoded};
 use crate::retain::{COUNT_GROUP, Kept};
 use crate::unpack::Unpacked;
 
@@ -40,9 +43,64 @@ pub(crate) fn pack(
     tables: &Tables,
     blocks: &OutBlocks,
     (table_count, survivors): (u64, u64),
-    bits_per_key: u8,
+    format: &FormatOptions,
 ) -> Result<Packed> {
-    let out = work.take(blocks.bytes)?;
+    let raw = pack_raw(work, unpacked, kept, blocks, survivors)?;
+    let Encoded {
+        blocks: stored,
+        out,
+    } = match format.codec {
+        Codec::None => Encoded {
+            blocks: blocks.blocks,
+            out: raw.first(blocks.bytes),
+        },
+        // The executor accepts no job with zstd.
+        Codec::Lz4 | Codec::Zstd => lz4::encode(work, blocks, raw)?,
+    };
+    let count = blocks.count;
+    let crcs = work.take_zeros(count)?;
+    let args = PackChecksums {
+        blocks: stored,
+        out,
+        tables: work.lane.crc_tables,
+        crcs,
+        count,
+    };
+    work.launch_blocks("checksum_values", count, BLOCK_THREADS, &args)?;
+    work.launch("put_value_checksums", count, &args)?;
+    work.launch_blocks("checksum_columns", count, BLOCK_THREADS, &args)?;
+    work.launch("put_checksums", count, &args)?;
+    let (index, separators) = separators(work, kept, stored, crcs)?;
+    let Summed {
+        sums,
+        first_keys,
+        filters,
+    } = sums(
+        work,
+        kept,
+        tables,
+        (table_count, survivors),
+        format.bits_per_key,
+    )?;
+    Ok(Packed {
+        out,
+        index,
+        separators,
+        sums,
+        first_keys,
+        filters,
+    })
+}
+
+/// Writes values, headers and columns without compression and checksums. Slack follows them.
+fn pack_raw(
+    work: &mut Work,
+    unpacked: &Unpacked,
+    kept: &Kept,
+    blocks: &OutBlocks,
+    survivors: u64,
+) -> Result<Array<u8>> {
+    let out = work.take(blocks.bytes + SLACK_BYTES)?;
     let tails = work.take(survivors + 1)?;
     let args = MeasureTails {
         survivors: kept.survivors,
@@ -71,63 +129,39 @@ pub(crate) fn pack(
         count: blocks.count,
     };
     work.launch_blocks("pack_values", blocks.count, BLOCK_THREADS, &args)?;
-    let crcs = work.take_zeros(blocks.count)?;
-    let args = PackChecksums {
-        blocks: blocks.blocks,
-        out,
-        tables: work.lane.crc_tables,
-        crcs,
-        count: blocks.count,
-    };
-    work.launch_blocks("checksum_values", blocks.count, BLOCK_THREADS, &args)?;
-    work.launch("put_value_checksums", blocks.count, &args)?;
-    work.launch_blocks("checksum_columns", blocks.count, BLOCK_THREADS, &args)?;
-    work.launch("put_checksums", blocks.count, &args)?;
-    let (index, separators) = separators(work, kept, blocks, crcs)?;
-    let Summed {
-        sums,
-        first_keys,
-        filters,
-    } = sums(work, kept, tables, (table_count, survivors), bits_per_key)?;
-    Ok(Packed {
-        out,
-        index,
-        separators,
-        sums,
-        first_keys,
-        filters,
-    })
+    Ok(out)
 }
 
 /// The entries of the indexes, and their separators.
 fn separators(
     work: &mut Work,
     kept: &Kept,
-    blocks: &OutBlocks,
+    blocks: Array<OutBlock>,
     crcs: Array<u32>,
 ) -> Result<(Vec<IndexEntry>, Vec<u8>)> {
-    let entries = work.take(blocks.count)?;
-    let places = work.take(blocks.count + 1)?;
+    let count = blocks.count();
+    let entries = work.take(count)?;
+    let places = work.take(count + 1)?;
     let args = MeasureSeparators {
         survivors: kept.survivors,
-        blocks: blocks.blocks,
+        blocks,
         crcs,
         entries,
         separator_bytes: places,
-        count: blocks.count,
+        count,
     };
-    work.launch("measure_separators", blocks.count, &args)?;
-    work.scan32(places, blocks.count)?;
-    let bytes = u64::from(work.read(places.part(blocks.count, 1))?[0]);
+    work.launch("measure_separators", count, &args)?;
+    work.scan32(places, count)?;
+    let bytes = u64::from(work.read(places.part(count, 1))?[0]);
     let out = work.take(bytes + SLACK_BYTES)?;
     let args = WriteSeparators {
         survivors: kept.survivors,
-        blocks: blocks.blocks,
+        blocks,
         places,
         out,
-        count: blocks.count,
+        count,
     };
-    work.launch("write_separators", blocks.count, &args)?;
+    work.launch("write_separators", count, &args)?;
     let index = work.read(entries)?;
     let separators = work.read(out.first(bytes))?;
     Ok((index, separators))

@@ -26,6 +26,9 @@ pub(crate) struct Counts {
     pub tombstones: u64,
 }
 
+/// The verdict on each item, and how many are kept before it.
+pub(crate) type Verdicts = (Array<u8>, Array<u32>);
+
 /// The entries that are kept.
 pub(crate) struct Kept {
     pub survivors: Survivors,
@@ -112,7 +115,7 @@ pub(crate) fn judge(
     retain: &Retain,
     unpacked: &Unpacked,
     sorted: &Sorted,
-) -> Result<(Array<u8>, Array<u32>)> {
+) -> Result<Verdicts> {
     let count = sorted.count;
     let (fragments, firsts) = by_stripe(retain);
     let mut batch = Batch::default();

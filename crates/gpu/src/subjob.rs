@@ -8,32 +8,30 @@
 //!
 //! Threading: one owner. The lane of a finished piece may be given to the task that writes it.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use siltstone_table::checksum::crc32c;
 use siltstone_table::compress::Codec;
-use siltstone_table::exec::plan::{SubjobPlan, check_block};
+use siltstone_table::exec::plan::{PlannedInput, SubjobPlan, check_block};
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Counters;
 use siltstone_table::job::{DropRules, Job, KeyBounds};
 use siltstone_table::layout::LayoutState;
 
-use crate::device::Event;
 use crate::error::{GpuError, Result};
 use crate::host::{self, HostKeys};
-use crate::kernels::{Array, FindCutItem, Place, Rule};
-use crate::lane::{SLACK_BYTES, Work};
+use crate::kernels::{FindCutItem, Rule};
+use crate::lane::Work;
 use crate::layout::{self, Tables};
 use crate::pack::{self, Packed};
 use crate::piece::{PieceInput, inputs_of};
-use crate::retain::{self, Counts, Kept};
+use crate::retain::{self, Counts, Kept, Verdicts};
 use crate::sort::{self, Sorted};
 use crate::strategy::{HostUnits, Strategy, Transfer};
 use crate::unpack::{self, Unpacked};
+use crate::upload::{self, How};
 
-/// A first piece has at most this share of the lane's memory as stored bytes of inputs. Arrays of
-/// entries, keys and outputs take the rest.
+/// A first piece has at most this share of the lane's memory as uncompressed bytes of inputs. The
+/// other memory is for arrays of entries, keys and outputs.
 const MEMORY_SHARE: u64 = 12;
 
 /// What is checked by the host, beside what always is.
@@ -243,8 +241,8 @@ impl<'a> SubjobRun<'a> {
         }
     }
 
-    /// The key range of a piece that begins at `start` and has about `target` bytes of inputs, and
-    /// its bytes.
+    /// The key range of a piece that begins at `start` and has about `target` bytes of inputs,
+    /// uncompressed, and its bytes.
     fn piece_from(&self, start: &[u8], target: u64) -> (KeyBounds, u64) {
         let bounds_to = |end: Option<Vec<u8>>| KeyBounds {
             start: start.to_vec(),
@@ -252,11 +250,8 @@ impl<'a> SubjobRun<'a> {
         };
         let bytes_of = |keys: &KeyBounds| -> u64 {
             let runs = self.plan.runs_in(keys);
-            let bytes = runs.iter().flatten().filter_map(|input| {
-                let table = input.table()?;
-                Some(table.stored_bytes(&input.bounds))
-            });
-            bytes.sum()
+            let inputs = runs.iter().flatten();
+            inputs.map(uncompressed_bytes).fold(0, u64::saturating_add)
         };
         let whole = bounds_to(self.plan.bounds.end.clone());
         let all = bytes_of(&whole);
@@ -317,11 +312,17 @@ impl<'a> SubjobRun<'a> {
                 made: None,
             });
         }
-        let uploaded = self.upload(&inputs);
-        let (bytes, places) = uploaded.map_err(|error| self.explain(error, &inputs))?;
-        let prefix = self.plan.prefix.clone();
         let verify = self.job.format.verify;
-        let unpacked = unpack::unpack(&mut self.work, &inputs, &prefix, bytes, &places, verify);
+        let frame = unpack::prepare(&mut self.work, &inputs, &self.plan.prefix)?;
+        let uncounted = &mut self.uncounted_bytes;
+        let how = How {
+            verify,
+            is_checked: self.checks.inputs && verify,
+            transfer: self.tuning.transfer,
+        };
+        let uploaded = upload::upload(&mut self.work, &inputs, how, uncounted);
+        let uploaded = uploaded.map_err(|error| self.explain(error, &inputs))?;
+        let unpacked = unpack::unpack(&mut self.work, &inputs, frame, uploaded, verify);
         let unpacked = unpacked.map_err(|error| self.explain(error, &inputs))?;
         let (sorted, verdicts) = self.sort_and_judge(&inputs, &unpacked)?;
         let kept = retain::gather(&mut self.work, &unpacked, &sorted, verdicts)?;
@@ -376,8 +377,16 @@ impl<'a> SubjobRun<'a> {
         };
         let of = (count as u64, survivors);
         let blocks = layout::blocks(&mut self.work, &kept, &tables, of, rule)?;
-        let bits = self.job.format.bits_per_key;
-        let packed = pack::pack(&mut self.work, &unpacked, &kept, &tables, &blocks, of, bits)?;
+        let format = &self.job.format;
+        let packed = pack::pack(
+            &mut self.work,
+            &unpacked,
+            &kept,
+            &tables,
+            &blocks,
+            of,
+            format,
+        )?;
         Ok(Piece {
             counts,
             next,
@@ -390,7 +399,7 @@ impl<'a> SubjobRun<'a> {
         &mut self,
         inputs: &[PieceInput],
         unpacked: &Unpacked,
-    ) -> Result<(Sorted, (Array<u8>, Array<u32>))> {
+    ) -> Result<(Sorted, Verdicts)> {
         let work = &mut self.work;
         let retain = &self.plan.retain;
         let collects_nothing = self.job.rules == DropRules::QUICK;
@@ -443,88 +452,6 @@ impl<'a> SubjobRun<'a> {
         Ok(key)
     }
 
-    /// Reads the blocks of the inputs, and copies them to the device. The host computes the
-    /// checksums too, if this job's are checked.
-    fn upload(&mut self, inputs: &[PieceInput]) -> Result<(Array<u8>, Vec<Place>)> {
-        let mut places = Vec::new();
-        let mut all = 0;
-        let mut regions = Vec::with_capacity(inputs.len());
-        for (number, input) in inputs.iter().enumerate() {
-            let Some(table) = input.planned.table() else {
-                return Err(ExecError::declined("a stream cannot be read by a GPU").into());
-            };
-            let Some(last) = input.blocks.clone().next_back() else {
-                continue;
-            };
-            let from = table.place(input.blocks.start).start;
-            for block in input.blocks.clone() {
-                let place = table.place(block);
-                places.push(Place {
-                    start: all + place.start - from,
-                    anchor: all + place.anchor - from,
-                    end: all + place.end - from,
-                    input: number as u32,
-                    unused: 0,
-                });
-            }
-            let len = table.place(last).end - from;
-            regions.push((number, from, all, len));
-            all += len;
-        }
-        let bytes: Array<u8> = self.work.take(all + SLACK_BYTES)?;
-        let mut flying: VecDeque<(usize, Event)> = VecDeque::new();
-        let buffers = self.work.lane.ring.len();
-        let mut buffer = 0;
-        for (number, from, at, len) in regions {
-            let Some(table) = inputs[number].planned.table() else {
-                continue;
-            };
-            let input = &inputs[number];
-            let is_checked = self.checks.inputs && self.job.format.verify;
-            let mut checking = is_checked.then(|| CheckingInput::new(input));
-            let mut done = 0;
-            while done < len {
-                if flying.len() == buffers
-                    && let Some((_, event)) = flying.pop_front()
-                {
-                    self.work.take_event(event)?;
-                }
-                let room = self.work.lane.ring[buffer].len() as u64;
-                let chunk = room.min(len - done);
-                let to = &mut self.work.lane.ring[buffer].bytes_mut()?[..chunk as usize];
-                table.file().read_at(from + done, to)?;
-                if let Some(checking) = &mut checking {
-                    checking.add(to)?;
-                }
-                let to = bytes.part(at + done, chunk);
-                let event = self.work.copy_in(buffer, chunk as usize, to)?;
-                flying.push_back((buffer, event));
-                buffer = (buffer + 1) % buffers;
-                done += chunk;
-                if self.tuning.transfer == Transfer::Plain
-                    && let Some((_, event)) = flying.pop_front()
-                {
-                    self.work.take_event(event)?;
-                }
-                self.count_read(chunk);
-                self.work.spend(chunk)?;
-            }
-        }
-        for (_, event) in flying {
-            self.work.take_event(event)?;
-        }
-        Ok((bytes, places))
-    }
-
-    /// Counts bytes that were read. Bytes that are read again for the next piece count once.
-    fn count_read(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.uncounted_bytes);
-        self.uncounted_bytes -= bytes;
-        let progress = &self.ctx().progress;
-        progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
-        progress.beat();
-    }
-
     /// The error of the CPU's check of a block that the GPU found to be damaged.
     fn explain(&self, error: GpuError, inputs: &[PieceInput]) -> GpuError {
         let GpuError::BadBlock { input, block } = error else {
@@ -552,73 +479,25 @@ impl<'a> SubjobRun<'a> {
     }
 }
 
+/// About how many bytes the blocks of an input take uncompressed.
+fn uncompressed_bytes(input: &PlannedInput) -> u64 {
+    let Some(table) = input.table() else {
+        return 0;
+    };
+    let stored = table.stored_bytes(&input.bounds);
+    let properties = table.properties();
+    if properties.codec == Codec::None {
+        return stored;
+    }
+    let all = u128::from(table.file_bytes()).max(1);
+    let raw = u128::from(stored) * u128::from(properties.raw_bytes()) / all;
+    u64::try_from(raw).unwrap_or(u64::MAX).max(stored)
+}
+
 fn no_room(bytes: u64, wanted_bytes: u64) -> GpuError {
     ExecError::declined(format!(
         "a table does not fit into the GPU's memory: {bytes} bytes of inputs were too many \
          ({wanted_bytes} more bytes were needed)"
     ))
     .into()
-}
-
-/// Computes the checksums of input blocks that arrive in pieces.
-struct CheckingInput<'a> {
-    input: &'a PieceInput,
-    /// The next block, and its bytes so far.
-    next: usize,
-    block: Vec<u8>,
-}
-
-impl CheckingInput<'_> {
-    fn new(input: &PieceInput) -> CheckingInput<'_> {
-        CheckingInput {
-            input,
-            next: input.blocks.start,
-            block: Vec::new(),
-        }
-    }
-
-    /// Fails if a block is damaged.
-    fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
-        let Some(table) = self.input.planned.table() else {
-            return Ok(());
-        };
-        while self.next < self.input.blocks.end {
-            let place = table.place(self.next);
-            let missing = place.stored_bytes() as usize - self.block.len();
-            if bytes.len() < missing {
-                break;
-            }
-            let (first, rest) = bytes.split_at(missing);
-            bytes = rest;
-            let anchor = (place.anchor - place.start) as usize;
-            let is_sound = match self.block.is_empty() {
-                true => has_sums(first, anchor),
-                false => {
-                    self.block.extend_from_slice(first);
-                    has_sums(&self.block, anchor)
-                }
-            };
-            self.block.clear();
-            if !is_sound {
-                return Err(GpuError::BadBlock {
-                    input: self.input.planned.number,
-                    block: self.next,
-                });
-            }
-            self.next += 1;
-        }
-        self.block.extend_from_slice(bytes);
-        Ok(())
-    }
-}
-
-/// Whether a stored block has the two checksums that are stored in it.
-pub(crate) fn has_sums(block: &[u8], values_bytes: usize) -> bool {
-    let (values, columns) = block.split_at(values_bytes.min(block.len()));
-    let word = |at: usize| {
-        let bytes = columns.get(at..at.saturating_add(4))?;
-        Some(u32::from_le_bytes(*bytes.first_chunk()?))
-    };
-    let end = columns.len().saturating_sub(4);
-    word(end) == Some(crc32c(&columns[..end])) && word(24) == Some(crc32c(values))
 }

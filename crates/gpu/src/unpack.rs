@@ -7,8 +7,10 @@ use crate::kernels::{
     Array, Block, CheckOrder, ChecksumBlocks, Clip, CompareChecksums, Entries, Input, InputEntries,
     Keys, Place, UnpackEntries, UnpackHeaders, UnpackKeys,
 };
-use crate::lane::{Batch, SLACK_BYTES, Work};
+use crate::lane::{Batch, Slot, Work};
+use crate::lz4::{self, StoredBlocks};
 use crate::piece::{Found, PieceInput};
+use crate::upload::Uploaded;
 
 /// The threads of a CUDA block for a block of a table.
 const BLOCK_THREADS: u32 = 64;
@@ -16,9 +18,18 @@ const BLOCK_THREADS: u32 = 64;
 /// A length that stands for no bound.
 const NO_BOUND: u32 = u32::MAX;
 
+/// Stands for the place of a block that is not known yet.
+const NO_PLACE: Place = Place {
+    start: 0,
+    anchor: 0,
+    end: 0,
+    input: 0,
+    unused: 0,
+};
+
 /// The entries of a piece's inputs.
 pub(crate) struct Unpacked {
-    /// The stored bytes of the inputs.
+    /// The stored bytes of the inputs, and what was compressed in them behind.
     pub bytes: Array<u8>,
     /// Keys and trailers of all entries, input after input.
     pub entries: Entries,
@@ -62,20 +73,35 @@ pub(crate) fn words_of(key: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Unpacks the blocks of the inputs, whose stored bytes are in `bytes`, followed by slack. `places`
-/// are offsets in it.
-pub(crate) fn unpack(
-    work: &mut Work,
-    inputs: &[PieceInput],
-    prefix: &[u8],
-    bytes: Array<u8>,
-    places: &[Place],
-    verify: bool,
-) -> Result<Unpacked> {
-    let blocks = places.len() as u64;
-    let stored_bytes = bytes.count() - SLACK_BYTES;
+/// Arrays for what is known of the inputs, and for what is found in their blocks. They are taken
+/// before the blocks are read, so that memory behind the blocks can be added to them.
+pub(crate) struct Frame {
+    /// What is copied to the device when the places of the blocks are known, too.
+    batch: Batch,
+    batch_array: Array<u8>,
+    places_slot: Slot<Place>,
+    inputs: Array<Input>,
+    bounds: Array<u64>,
+    bound_places: Array<u32>,
+    bound_lens: Array<u32>,
+    prefix: Array<u64>,
+    prefix_len: u32,
+    places: Array<Place>,
+    blocks: Array<Block>,
+    raw_bytes: Array<u64>,
+    first_entries: Array<u32>,
+    key_words: Array<u64>,
+    crcs: Array<u32>,
+    input_entries: Array<u32>,
+    errors: Array<u64>,
+}
+
+/// Takes the arrays.
+pub(crate) fn prepare(work: &mut Work, inputs: &[PieceInput], prefix: &[u8]) -> Result<Frame> {
+    let blocks: u64 = inputs.iter().map(|input| input.blocks.len() as u64).sum();
     let mut batch = Batch::default();
-    let places_slot = batch.add(places);
+    // The places of the blocks are known when the blocks have been read.
+    let places_slot = batch.add(&vec![NO_PLACE; blocks as usize]);
     let rows: Vec<Input> = inputs.iter().map(row_of).collect();
     let inputs_slot = batch.add(&rows);
     let mut keys = KeyList::default();
@@ -94,58 +120,95 @@ pub(crate) fn unpack(
     let mut prefix_words: Vec<u64> = words_of(prefix).collect();
     prefix_words.push(0);
     let prefix_slot = batch.add(&prefix_words);
-    let batch = work.upload_batch(&batch)?;
-    let places = places_slot.of(batch);
-    let input_array = inputs_slot.of(batch);
-
-    let block_array: Array<Block> = work.take(blocks)?;
-    let raw_bytes = work.take(blocks + 1)?;
-    let first_entries: Array<u32> = work.take(blocks + 1)?;
-    let key_words = work.take(blocks + 1)?;
-    let errors = work.take(1)?;
-    work.fill(errors, 0xff)?;
-    let headers = UnpackHeaders {
-        bytes,
-        places,
-        blocks: block_array,
-        raw_bytes,
-        entries: first_entries,
-        key_words,
-        errors,
-        count: blocks,
-        stored_bytes,
+    let array = work.take_batch(&batch)?;
+    let frame = Frame {
+        batch_array: array,
+        inputs: inputs_slot.of(array),
+        bounds: bound_words.of(array),
+        bound_places: bound_places.of(array),
+        bound_lens: bound_lens.of(array),
+        prefix: prefix_slot.of(array),
+        prefix_len: prefix.len() as u32,
+        places: places_slot.of(array),
+        places_slot,
+        batch,
+        blocks: work.take(blocks)?,
+        raw_bytes: work.take(blocks + 1)?,
+        first_entries: work.take(blocks + 1)?,
+        key_words: work.take(blocks + 1)?,
+        crcs: work.take_zeros(2 * blocks)?,
+        input_entries: work.take(inputs.len() as u64 + 1)?,
+        errors: work.take(1)?,
     };
-    work.launch("unpack_headers", blocks, &headers)?;
+    work.fill(frame.errors, 0xff)?;
+    Ok(frame)
+}
+
+/// Checks headers and checksums, and computes how much is in the blocks.
+fn read_headers(work: &mut Work, frame: &Frame, uploaded: &Uploaded, verify: bool) -> Result<()> {
+    let (blocks, bytes) = (frame.blocks.count(), uploaded.bytes);
+    let args = UnpackHeaders {
+        bytes,
+        places: frame.places,
+        blocks: frame.blocks,
+        raw_bytes: frame.raw_bytes,
+        entries: frame.first_entries,
+        key_words: frame.key_words,
+        errors: frame.errors,
+        count: blocks,
+        stored_bytes: uploaded.len(),
+    };
+    work.launch("unpack_headers", blocks, &args)?;
     if verify {
-        let crcs = work.take_zeros(2 * blocks)?;
         let tables = work.lane.crc_tables;
-        let sums = ChecksumBlocks {
+        let args = ChecksumBlocks {
             bytes,
-            places,
+            places: frame.places,
             tables,
-            crcs,
+            crcs: frame.crcs,
             count: blocks,
         };
-        work.launch_blocks("checksum_blocks", blocks, BLOCK_THREADS, &sums)?;
-        let compare = CompareChecksums {
+        work.launch_blocks("checksum_blocks", blocks, BLOCK_THREADS, &args)?;
+        let args = CompareChecksums {
             bytes,
-            places,
-            blocks: block_array,
-            crcs,
-            errors,
+            places: frame.places,
+            blocks: frame.blocks,
+            crcs: frame.crcs,
+            errors: frame.errors,
             count: blocks,
         };
-        work.launch("compare_checksums", blocks, &compare)?;
+        work.launch("compare_checksums", blocks, &args)?;
     }
-    work.scan64(raw_bytes, blocks)?;
-    work.scan64(key_words, blocks)?;
-    work.scan32(first_entries, blocks)?;
+    work.scan64(frame.raw_bytes, blocks)?;
+    work.scan64(frame.key_words, blocks)?;
+    work.scan32(frame.first_entries, blocks)
+}
+
+/// Unpacks the blocks of the inputs.
+pub(crate) fn unpack(
+    work: &mut Work,
+    inputs: &[PieceInput],
+    mut frame: Frame,
+    mut uploaded: Uploaded,
+    verify: bool,
+) -> Result<Unpacked> {
+    frame.batch.replace(&frame.places_slot, &uploaded.places);
+    work.put_batch(&frame.batch, frame.batch_array)?;
+    let Frame {
+        raw_bytes,
+        first_entries,
+        key_words,
+        input_entries,
+        errors,
+        ..
+    } = frame;
+    let blocks = frame.blocks.count();
+    read_headers(work, &frame, &uploaded, verify)?;
     let input_count = inputs.len() as u64;
-    let input_entries: Array<u32> = work.take(input_count + 1)?;
     let args = InputEntries {
         first_entries,
         inputs: input_entries,
-        input_array,
+        input_array: frame.inputs,
         count: input_count,
         blocks,
     };
@@ -158,9 +221,7 @@ pub(crate) fn unpack(
     ])?;
     let found = Found::new(&found);
     found.check_blocks(inputs)?;
-    if found.u64(1) > 0 {
-        return Err(Found::declined("an input has compressed blocks"));
-    }
+    let compressed_bytes = found.u64(1);
     // Keys are numbered by words of 8 bytes, in 32 bits, and entries too.
     let (all_words, entries) = (found.u64(2), u64::from(found.u32(3)));
     if all_words >= 1 << 32 || entries >= 1 << 31 || all_words < entries / 2 {
@@ -168,6 +229,21 @@ pub(crate) fn unpack(
             wanted_bytes: 8 * all_words,
         });
     }
+    if compressed_bytes > 0 {
+        let raw = uploaded.len().next_multiple_of(8);
+        uploaded.extend(work, raw.saturating_add(compressed_bytes))?;
+        let stored = StoredBlocks {
+            bytes: uploaded.bytes,
+            places: frame.places,
+            blocks: frame.blocks,
+            raw_bytes,
+            errors,
+            count: blocks,
+            raw,
+        };
+        lz4::decode(work, &stored)?;
+    }
+    let bytes = uploaded.bytes;
 
     let trailers = work.take(entries + 1)?;
     let key_lens = work.take(entries + 1)?;
@@ -176,9 +252,9 @@ pub(crate) fn unpack(
     let value_lens = work.take(entries + 1)?;
     let args = UnpackEntries {
         bytes,
-        places,
-        inputs: input_array,
-        blocks: block_array,
+        places: frame.places,
+        inputs: frame.inputs,
+        blocks: frame.blocks,
         first_entries,
         trailers,
         key_lens,
@@ -201,14 +277,14 @@ pub(crate) fn unpack(
     let heads_low = work.take(entries + 1)?;
     let args = UnpackKeys {
         bytes,
-        blocks: block_array,
+        blocks: frame.blocks,
         first_entries,
         keys,
         heads_high,
         heads_low,
-        prefix: prefix_slot.of(batch),
+        prefix: frame.prefix,
         errors,
-        prefix_len: prefix.len() as u32,
+        prefix_len: frame.prefix_len,
         unused: 0,
         count: blocks,
     };
@@ -226,9 +302,9 @@ pub(crate) fn unpack(
     let ranges = work.take(2 * input_count)?;
     let args = Clip {
         keys,
-        bounds: bound_words.of(batch),
-        bound_places: bound_places.of(batch),
-        bound_lens: bound_lens.of(batch),
+        bounds: frame.bounds,
+        bound_places: frame.bound_places,
+        bound_lens: frame.bound_lens,
         first_entries: input_entries,
         ranges,
         inputs: input_count as u32,

@@ -18,7 +18,8 @@ use crate::kernels::{Array, IndexEntry};
 use crate::lane::Work;
 use crate::layout::Tables;
 use crate::pack::Packed;
-use crate::subjob::{Checks, has_sums};
+use crate::subjob::Checks;
+use crate::upload::has_sums;
 
 /// The tables of a subjob, as far as they were written.
 pub(crate) struct Writer<'a> {

@@ -66,6 +66,8 @@ enum ValueForm {
     Upto(usize),
     Empty,
     Mixed,
+    /// Text that can be compressed.
+    Words(usize),
 }
 
 type Entry = (Vec<u8>, u64, Vec<u8>);
@@ -79,6 +81,7 @@ struct Table {
     seq_override: Option<u64>,
     seqs: (u64, u64),
     block_bytes: u64,
+    codec: Codec,
 }
 
 /// The inputs of a job, and the job.
@@ -130,12 +133,17 @@ fn a_value(random: &mut Random, form: ValueForm) -> Vec<u8> {
         ValueForm::Fixed(len) => len,
         ValueForm::Upto(len) => random.below(len as u64) as usize,
         ValueForm::Empty => 0,
-        ValueForm::Mixed => match random.below(40) {
-            0 => 70_000,
-            1 => 5_000,
-            2..10 => 0,
+        ValueForm::Mixed => match random.below(400) {
+            0 => return words(random, 300_000),
+            1..10 => 70_000,
+            10..20 => 5_000,
+            20..100 => 0,
             _ => random.below(200) as usize,
         },
+        ValueForm::Words(most) => {
+            let len = random.below(most as u64) as usize;
+            return words(random, len);
+        }
     };
     let seed = random.next();
     (0..len)
@@ -148,6 +156,27 @@ pub fn a_small_world(random: &mut Random) -> World {
     let mut world = a_world_of(random, 60, 600);
     world.job.format.verify = true;
     world
+}
+
+/// So many bytes of words.
+fn words(random: &mut Random, len: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    while text.len() < len {
+        let word = random.of(&[
+            "layer ", "of ", "silt", "stone ", "sand", " ", "; ", "water ",
+        ]);
+        text.extend(word.bytes());
+        if random.one_in(6) {
+            text.extend(random.below(1000).to_string().bytes());
+        }
+    }
+    text.truncate(len);
+    text
+}
+
+/// How a table of an input is compressed.
+fn a_codec(random: &mut Random) -> Codec {
+    random.of(&[Codec::None, Codec::Lz4, Codec::Lz4, Codec::Zstd])
 }
 
 /// A random job.
@@ -173,6 +202,8 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
         ValueForm::Upto(40),
         ValueForm::Empty,
         ValueForm::Mixed,
+        ValueForm::Words(200),
+        ValueForm::Words(3000),
     ]);
     let count = match key_form {
         KeyForm::Long => least + random.below(most / 12),
@@ -235,6 +266,7 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
             seq_override: Some(seq),
             seqs: (seq, seq),
             block_bytes: 4096,
+            codec: a_codec(random),
         }]);
     }
     let mut job = a_job(seq);
@@ -263,7 +295,7 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
     let block_bytes = random.of(&[512, 1024, 4096, 4096, 4096, 8192, 32768]);
     let table_bytes = random.of(&[1 << 12, 1 << 14, 1 << 16, 1 << 20]);
     job.limits = OutputLimits::new(table_bytes, block_bytes, !job.soft_cuts.is_empty());
-    job.format.codec = Codec::None;
+    job.format.codec = random.of(&[Codec::None, Codec::Lz4]);
     job.format.bits_per_key = random.of(&[0, 1, 8, 10, 10, 13, 20]);
     job.format.verify = !random.one_in(8);
     let ranges = random.below(5);
@@ -286,13 +318,14 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
     };
     let text = format!(
         "{count} entries, {key_form:?}, {value_form:?}, {} runs, blocks of {block_bytes}, tables of \
-         {table_bytes}, {} hard and {} soft cuts, {} snapshots, rules {:?}, {} bits",
+         {table_bytes}, {} hard and {} soft cuts, {} snapshots, rules {:?}, {} bits, {}",
         runs.len(),
         job.hard_cuts.len(),
         job.soft_cuts.len(),
         job.snapshots.len(),
         job.rules,
         job.format.bits_per_key,
+        job.format.codec.word(),
     );
     World { text, runs, job }
 }
@@ -346,6 +379,7 @@ fn split(
                 seq_override: None,
                 seqs,
                 block_bytes: random.of(&[512, 4096, 8192]),
+                codec: a_codec(random),
             });
         }
         start = end.unwrap_or_default();
@@ -364,6 +398,8 @@ impl World {
                 let file = storage.create(epoch(), &name).unwrap();
                 let options = WriterOptions {
                     block_size_bytes: table.block_bytes,
+                    codec: table.codec,
+                    level: *table.codec.levels().start(),
                     ..WriterOptions::default()
                 };
                 let mut writer = TableWriter::new(file.clone(), options).unwrap();

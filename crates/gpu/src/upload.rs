@@ -1,0 +1,483 @@
+//! The way of input blocks to the device.
+//!
+//! Blocks go there as they are stored, so that the device verifies their checksums and decodes lz4.
+//! The host decodes what the device does not: zstd, and parts so large that one thread would take
+//! too long. Such a block is uploaded in its uncompressed form, with checksums that are computed
+//! here after those of the file were verified.
+//!
+//! Threading: see `lane`.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_table::block::header::{
+    FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED, FLAG_ZSTD, HEADER_BYTES, Header,
+};
+use siltstone_table::block::open_stored;
+use siltstone_table::checksum::{crc32c, crc32c_append};
+use siltstone_table::compress::Codec;
+use siltstone_table::exec::ExecError;
+use siltstone_table::merge::table::InputTable;
+
+use crate::device::Event;
+use crate::error::{GpuError, Result};
+use crate::kernels::{Array, Place};
+use crate::lane::{Mark, SLACK_BYTES, Work};
+use crate::piece::PieceInput;
+use crate::strategy::Transfer;
+
+/// Larger parts are decoded by the host: `MAX_DECODED_PART` of the kernels.
+const DECODED_PART_MAX: usize = 256 << 10;
+
+/// The blocks of a piece's inputs on the device.
+pub(crate) struct Uploaded {
+    /// Their bytes, followed by slack.
+    pub bytes: Array<u8>,
+    /// Where each is in them.
+    pub places: Vec<Place>,
+    /// The memory before the bytes, after which nothing else was taken.
+    pub mark: Mark,
+}
+
+impl Uploaded {
+    /// The bytes of the blocks, without slack.
+    pub fn len(&self) -> u64 {
+        self.bytes.count() - SLACK_BYTES
+    }
+
+    /// Takes the same memory again, with room for more bytes after those of the blocks.
+    pub fn extend(&mut self, work: &mut Work, bytes: u64) -> Result<()> {
+        work.release(self.mark);
+        self.bytes = work.take(bytes.saturating_add(SLACK_BYTES))?;
+        Ok(())
+    }
+}
+
+/// How blocks are uploaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// Checksums are verified.
+    pub verify: bool,
+    /// The host verifies them, too.
+    pub is_checked: bool,
+    pub transfer: Transfer,
+}
+
+/// Reads the blocks of the inputs, and copies them to the device. `uncounted_bytes` are those of
+/// the subjob that progress has not counted yet.
+pub(crate) fn upload(
+    work: &mut Work,
+    inputs: &[PieceInput],
+    how: How,
+    uncounted_bytes: &mut u64,
+) -> Result<Uploaded> {
+    let mark = work.mark();
+    let to = work.take_all()?;
+    let mut upload = Upload {
+        feed: Feed {
+            work,
+            to,
+            sent: 0,
+            filled: 0,
+            buffer: 0,
+            flying: VecDeque::new(),
+            transfer: how.transfer,
+        },
+        places: Vec::new(),
+        how,
+        uncounted_bytes,
+        stored: Vec::new(),
+        raw: Vec::new(),
+    };
+    for (number, input) in inputs.iter().enumerate() {
+        let Some(table) = input.planned.table() else {
+            return Err(ExecError::declined("a stream cannot be read by a GPU").into());
+        };
+        let blocks = input.blocks.clone();
+        match table.properties().codec {
+            Codec::None => upload.as_stored(table, input, number, blocks)?,
+            codec => upload.compressed(table, input, number, blocks, codec)?,
+        }
+    }
+    let bytes = upload.feed.end()?;
+    let places = upload.places;
+    work.release(mark);
+    Ok(Uploaded {
+        bytes: work.take(bytes + SLACK_BYTES)?,
+        places,
+        mark,
+    })
+}
+
+/// Whether the host decodes this block. One whose header is damaged is left to the host, too.
+fn is_for_host(stored: &[u8], anchor: usize) -> bool {
+    let Ok(header) = Header::parse(stored, anchor) else {
+        return true;
+    };
+    let is_large = |flag, bytes| header.has(flag) && bytes > DECODED_PART_MAX;
+    header.has(FLAG_ZSTD)
+        || is_large(FLAG_VALUES_COMPRESSED, header.value_bytes)
+        || is_large(FLAG_COLUMNS_COMPRESSED, header.end - HEADER_BYTES)
+}
+
+struct Upload<'x> {
+    feed: Feed<'x>,
+    places: Vec<Place>,
+    how: How,
+    uncounted_bytes: &'x mut u64,
+    /// Blocks as read.
+    stored: Vec<u8>,
+    /// A block that the host decoded.
+    raw: Vec<u8>,
+}
+
+impl Upload<'_> {
+    /// Uploads neighbouring blocks as they are stored, in pieces of the size of a buffer.
+    fn as_stored(
+        &mut self,
+        table: &InputTable,
+        input: &PieceInput,
+        number: usize,
+        blocks: Range<usize>,
+    ) -> Result<()> {
+        let Some(last) = blocks.clone().next_back() else {
+            return Ok(());
+        };
+        let mut at = table.place(blocks.start).start;
+        let end = table.place(last).end;
+        let is_checked = self.how.is_checked;
+        let mut checking = is_checked.then(|| CheckingInput::new(input, blocks.clone()));
+        self.add_places(table, number, blocks);
+        while at < end {
+            let to = self.feed.space()?;
+            let len = (to.len() as u64).min(end - at);
+            table.file().read_at(at, &mut to[..len as usize])?;
+            if let Some(checking) = &mut checking {
+                checking.add(&to[..len as usize])?;
+            }
+            self.feed.fill(len as usize)?;
+            self.count(len)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Adds the places of blocks that are uploaded next, as they are stored.
+    fn add_places(&mut self, table: &InputTable, input: usize, blocks: Range<usize>) {
+        let (from, to) = (table.place(blocks.start).start, self.feed.position());
+        for block in blocks {
+            let place = table.place(block);
+            self.places.push(Place {
+                start: to + (place.start - from),
+                anchor: to + (place.anchor - from),
+                end: to + (place.end - from),
+                input: input as u32,
+                unused: 0,
+            });
+        }
+    }
+
+    /// Uploads blocks of which some may be for the host.
+    fn compressed(
+        &mut self,
+        table: &Arc<InputTable>,
+        input: &PieceInput,
+        number: usize,
+        blocks: Range<usize>,
+        codec: Codec,
+    ) -> Result<()> {
+        let room = self.feed.buffer_bytes();
+        let mut block = blocks.start;
+        while block < blocks.end {
+            // As many blocks as fit into a buffer, or one that does not.
+            let first = table.place(block);
+            let fits = |next: &usize| table.place(*next).end - first.start <= room;
+            let end = 1
+                + (block + 1..blocks.end)
+                    .take_while(fits)
+                    .last()
+                    .unwrap_or(block);
+            let run = block..end;
+            block = end;
+            let len = table.place(end - 1).end - first.start;
+            if len > room {
+                let anchor = (first.anchor - first.start) as usize;
+                let mut header = [0; HEADER_BYTES];
+                let has_header = first.end - first.anchor >= HEADER_BYTES as u64;
+                if has_header {
+                    table.file().read_at(first.anchor, &mut header)?;
+                }
+                if has_header && !is_for_host(&header, 0) {
+                    self.as_stored(table, input, number, run)?;
+                    continue;
+                }
+                let mut stored = std::mem::take(&mut self.stored);
+                stored.resize(len as usize, 0);
+                table.file().read_at(first.start, &mut stored)?;
+                self.convert(input, number, run.start, &stored, anchor)?;
+                self.stored = stored;
+            } else {
+                self.run(table, input, number, run, codec)?;
+            }
+            self.count(len)?;
+        }
+        Ok(())
+    }
+
+    /// Uploads blocks that fit into a buffer together.
+    fn run(
+        &mut self,
+        table: &Arc<InputTable>,
+        input: &PieceInput,
+        number: usize,
+        run: Range<usize>,
+        codec: Codec,
+    ) -> Result<()> {
+        let from = table.place(run.start).start;
+        let len = (table.place(run.end - 1).end - from) as usize;
+        let is_kept = |stored: &[u8], block| {
+            !is_for_host(stored, (table.place(block).anchor - from) as usize)
+        };
+        let mut stored = std::mem::take(&mut self.stored);
+        stored.clear();
+        if codec == Codec::Lz4 {
+            // Mostly the device takes all of them, and the host need not copy them.
+            self.feed.send()?;
+            let to = &mut self.feed.space()?[..len];
+            table.file().read_at(from, to)?;
+            if self.how.is_checked {
+                CheckingInput::new(input, run.clone()).add(to)?;
+            }
+            if run.clone().all(|block| is_kept(to, block)) {
+                self.add_places(table, number, run);
+                self.stored = stored;
+                return self.feed.fill(len);
+            }
+            stored.extend_from_slice(to);
+        } else {
+            stored.resize(len, 0);
+            table.file().read_at(from, &mut stored)?;
+            if self.how.is_checked {
+                CheckingInput::new(input, run.clone()).add(&stored)?;
+            }
+        }
+        for block in run {
+            let place = table.place(block);
+            let own = &stored[(place.start - from) as usize..(place.end - from) as usize];
+            if is_kept(&stored, block) {
+                self.add_places(table, number, block..block + 1);
+                self.feed.put(own)?;
+            } else {
+                let anchor = (place.anchor - place.start) as usize;
+                self.convert(input, number, block, own, anchor)?;
+            }
+        }
+        self.stored = stored;
+        Ok(())
+    }
+
+    /// Uploads the uncompressed form of a block.
+    fn convert(
+        &mut self,
+        input: &PieceInput,
+        number: usize,
+        block: usize,
+        stored: &[u8],
+        anchor: usize,
+    ) -> Result<()> {
+        let Ok(view) = open_stored(stored, anchor, self.how.verify, &mut self.raw) else {
+            return Err(GpuError::BadBlock {
+                input: input.planned.number,
+                block,
+            });
+        };
+        let (values, columns) = view.bytes().split_at(view.at());
+        let (header, columns) = columns[..view.header().columns_bytes()].split_at(HEADER_BYTES);
+        let mut header = header.to_vec();
+        header[6] &= !(FLAG_VALUES_COMPRESSED | FLAG_COLUMNS_COMPRESSED | FLAG_ZSTD);
+        header[24..28].copy_from_slice(&crc32c(values).to_le_bytes());
+        let crc = crc32c_append(crc32c(&header), columns);
+        let start = self.feed.position();
+        self.feed.put(values)?;
+        let anchor = self.feed.position();
+        self.feed.put(&header)?;
+        self.feed.put(columns)?;
+        self.feed.put(&crc.to_le_bytes())?;
+        self.places.push(Place {
+            start,
+            anchor,
+            end: self.feed.position(),
+            input: number as u32,
+            unused: 0,
+        });
+        Ok(())
+    }
+
+    /// Counts bytes that were read. Bytes that are read again for the next piece count once.
+    fn count(&mut self, bytes: u64) -> Result<()> {
+        let counted = bytes.min(*self.uncounted_bytes);
+        *self.uncounted_bytes -= counted;
+        let progress = &self.feed.work.ctx.progress;
+        progress.bytes_in.fetch_add(counted, Ordering::Relaxed);
+        progress.beat();
+        self.feed.work.spend(bytes)
+    }
+}
+
+/// Computes the checksums of input blocks that arrive in pieces.
+struct CheckingInput<'a> {
+    input: &'a PieceInput,
+    /// The blocks that are not complete, and the bytes of the first of them so far.
+    blocks: Range<usize>,
+    block: Vec<u8>,
+}
+
+impl CheckingInput<'_> {
+    fn new(input: &PieceInput, blocks: Range<usize>) -> CheckingInput<'_> {
+        CheckingInput {
+            input,
+            blocks,
+            block: Vec::new(),
+        }
+    }
+
+    /// Fails if a block is damaged.
+    fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let Some(table) = self.input.planned.table() else {
+            return Ok(());
+        };
+        while !self.blocks.is_empty() {
+            let place = table.place(self.blocks.start);
+            let missing = place.stored_bytes() as usize - self.block.len();
+            if bytes.len() < missing {
+                break;
+            }
+            let (first, others) = bytes.split_at(missing);
+            bytes = others;
+            let anchor = (place.anchor - place.start) as usize;
+            let is_sound = match self.block.is_empty() {
+                true => has_sums(first, anchor),
+                false => {
+                    self.block.extend_from_slice(first);
+                    has_sums(&self.block, anchor)
+                }
+            };
+            self.block.clear();
+            if !is_sound {
+                return Err(GpuError::BadBlock {
+                    input: self.input.planned.number,
+                    block: self.blocks.start,
+                });
+            }
+            self.blocks.start += 1;
+        }
+        self.block.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Whether a stored block has the two checksums that are stored in it.
+pub(crate) fn has_sums(block: &[u8], values_bytes: usize) -> bool {
+    let (values, columns) = block.split_at(values_bytes.min(block.len()));
+    let word = |at: usize| {
+        let bytes = columns.get(at..at.saturating_add(4))?;
+        Some(u32::from_le_bytes(*bytes.first_chunk()?))
+    };
+    let end = columns.len().saturating_sub(4);
+    word(end) == Some(crc32c(&columns[..end])) && word(24) == Some(crc32c(values))
+}
+
+/// Fills the buffers of the ring one after the other, and starts their copies to the device.
+struct Feed<'x> {
+    work: &'x mut Work,
+    /// Where the bytes go.
+    to: Array<u8>,
+    /// The bytes whose copies were started.
+    sent: u64,
+    /// The bytes in the present buffer.
+    filled: usize,
+    /// The present buffer.
+    buffer: usize,
+    /// Of the copies that were started last, one for each buffer at most.
+    flying: VecDeque<Event>,
+    transfer: Transfer,
+}
+
+impl Feed<'_> {
+    /// The offset of the next byte.
+    fn position(&self) -> u64 {
+        self.sent + self.filled as u64
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        self.work.lane.ring[self.buffer].len() as u64
+    }
+
+    /// The free bytes of the present buffer, at least one.
+    fn space(&mut self) -> Result<&mut [u8]> {
+        if self.flying.len() == self.work.lane.ring.len()
+            && let Some(event) = self.flying.pop_front()
+        {
+            self.work.take_event(event)?;
+        }
+        Ok(&mut self.work.lane.ring[self.buffer].bytes_mut()?[self.filled..])
+    }
+
+    /// Goes on after bytes that were written to the free ones.
+    fn fill(&mut self, bytes: usize) -> Result<()> {
+        self.filled += bytes;
+        match self.filled as u64 == self.buffer_bytes() {
+            true => self.send(),
+            false => Ok(()),
+        }
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let to = self.space()?;
+            let (now, later) = bytes.split_at(to.len().min(bytes.len()));
+            to[..now.len()].copy_from_slice(now);
+            self.fill(now.len())?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Starts the copy of what is in the present buffer.
+    fn send(&mut self) -> Result<()> {
+        if self.filled == 0 {
+            return Ok(());
+        }
+        let wanted_bytes = self.position() + SLACK_BYTES;
+        if wanted_bytes > self.to.count() {
+            self.wait()?;
+            return Err(GpuError::NoRoom { wanted_bytes });
+        }
+        let to = self.to.part(self.sent, self.filled as u64);
+        let event = self.work.copy_in(self.buffer, self.filled, to)?;
+        self.flying.push_back(event);
+        self.buffer = (self.buffer + 1) % self.work.lane.ring.len();
+        self.sent += self.filled as u64;
+        self.filled = 0;
+        match self.transfer {
+            Transfer::Plain => self.wait(),
+            Transfer::Pipeline | Transfer::Direct => Ok(()),
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        while let Some(event) = self.flying.pop_front() {
+            self.work.take_event(event)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all copies. Returns the number of bytes.
+    fn end(mut self) -> Result<u64> {
+        self.send()?;
+        self.wait()?;
+        Ok(self.sent)
+    }
+}
