@@ -33,6 +33,8 @@ pub enum Command {
     Cross,
     /// The instructions of the hot paths, and the page that has them.
     Instructions,
+    /// Run the GPU's kernels on the host under the checks of the C compiler.
+    Sanitize,
     /// The kernels, as PTX.
     Ptx,
     /// The lines that the test suite runs.
@@ -157,6 +159,8 @@ cargo xtask COMMAND
                           what is missing (needs: the target's standard library, a C compiler)
   instructions            counts the instructions of puts, gets, seeks, flushes and merges, and
                           writes them to docs/instructions.md (needs: apt-get install valgrind)
+  sanitize                runs jobs on the emulated GPU with kernels that are compiled with the
+                          checks of the C compiler for addresses and threads
   ptx                     compiles crates/gpu/kernels to siltstone.ptx, and writes the registers of
                           each kernel to registers.md (needs: python3 with venv, PyPI)
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
@@ -203,6 +207,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "coverage" => alone(Command::Coverage),
         "cross" => alone(Command::Cross),
         "instructions" => alone(Command::Instructions),
+        "sanitize" => alone(Command::Sanitize),
         "ptx" => alone(Command::Ptx),
         "asan" | "tsan" => {
             let package = match rest {
@@ -371,6 +376,7 @@ mod tests {
         assert_eq!(parsed("coverage"), Ok(Command::Coverage));
         assert_eq!(parsed("cross"), Ok(Command::Cross));
         assert_eq!(parsed("instructions"), Ok(Command::Instructions));
+        assert_eq!(parsed("sanitize"), Ok(Command::Sanitize));
         assert_eq!(parsed("ptx"), Ok(Command::Ptx));
     }
 
@@ -479,6 +485,7 @@ mod tests {
             "asan",
             "tsan",
             "ptx",
+            "sanitize",
             "coverage",
             "fuzz",
             "crashes",

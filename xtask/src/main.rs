@@ -6,7 +6,8 @@
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
 //! trials with faults that they must find, [`cross`] checks the code for the other architecture,
 //! [`instructions`] counts those of the hot paths, [`fuzz`] runs libFuzzer on the parsers, and
-//! [`ptx`] compiles kernels for GPUs.
+//! [`ptx`] compiles kernels for GPUs, and [`sanitize`] runs them on the host under the checks of a
+//! compiler.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.
@@ -17,6 +18,7 @@ mod fuzz;
 mod instructions;
 mod planted;
 mod ptx;
+mod sanitize;
 mod soak;
 mod steps;
 
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Bench(what) => bench(&root(), what),
         Command::Cross => cross::cross(&root()),
         Command::Instructions => instructions::instructions(&root()),
+        Command::Sanitize => sanitize::sanitize(&root()),
         _ => steps::of(&command)
             .iter()
             .try_for_each(|step| run(step, &root())),

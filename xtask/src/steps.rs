@@ -243,6 +243,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         | Command::Fuzz(_)
         | Command::Cross
         | Command::Instructions
+        | Command::Sanitize
         | Command::Help => Vec::new(),
     }
 }
