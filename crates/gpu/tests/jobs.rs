@@ -28,6 +28,7 @@ fn executor(runtime: &Runtime, memory_bytes: u64, seed: u64) -> GpuExecutor {
         verifies_all: true,
         job_bytes_min: 0,
         rank_runs_max: if seed % 3 == 1 { 100 } else { 0 },
+        ..GpuOptions::default()
     };
     GpuExecutor::open("gpu0", device, runtime, options).unwrap()
 }
