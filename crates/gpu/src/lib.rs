@@ -17,6 +17,7 @@ mod executor;
 pub mod kernels;
 mod lane;
 mod layout;
+mod measure;
 mod open;
 mod pack;
 mod piece;
@@ -27,6 +28,7 @@ mod subjob;
 mod unpack;
 
 pub use executor::{GpuExecutor, GpuOptions};
+pub use measure::{LinkSpeed, measure_link};
 pub use open::{OpenError, OpeningExecutor, open};
 pub use strategy::{Strategy, Transfer, UnknownName};
 

@@ -18,6 +18,7 @@
 // With `cuda/driver.rs` the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
+mod cufile;
 mod driver;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use siltstone_storage::{Mutex, Runtime};
 
+pub use cufile::find_cufile;
 use driver::{Driver, NOT_READY, call};
 
 use super::pinned::{PinnedBuffer, PinnedMemory};
