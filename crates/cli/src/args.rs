@@ -9,6 +9,7 @@ pub mod bench;
 pub mod data;
 pub mod device;
 pub mod dump;
+pub mod gpu;
 pub mod load;
 pub mod tables;
 
@@ -23,6 +24,7 @@ pub use bench::*;
 pub use data::*;
 pub use device::{DeviceArgs, DeviceCommand, ProbeArgs};
 pub use dump::*;
+pub use gpu::{GpuArgs, GpuUseArgs};
 pub use load::*;
 pub use tables::*;
 
@@ -103,6 +105,9 @@ pub enum Command {
     /// Serve stores and cores of this machine to other processes and machines, until a signal
     /// ends it.
     Device(DeviceArgs),
+    /// List the GPUs that can run compactions, and measure the link to each, or say what is
+    /// missing.
+    Gpu(GpuArgs),
     /// Measure the store with the workloads of db_bench and YCSB, or with those of a paper.
     Bench(BenchArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and
@@ -205,6 +210,7 @@ pub const FORMS_HELP: &str = "Forms: text prints UTF-8 as it is, except a tab, a
 #[command(after_help = "Examples:\n  \
     silt demo --quick\n  \
     silt demo --quick --device\n  \
+    silt demo --gpu\n  \
     silt demo --store big.silt --seed 7")]
 pub struct DemoArgs {
     /// Run the whole demo in a few seconds, with fewer particles.
@@ -220,9 +226,12 @@ pub struct DemoArgs {
         long,
         value_name = "NAME",
         value_parser = stall_policy,
-        conflicts_with_all = ["device", "pairs", "kills"]
+        conflicts_with_all = ["device", "gpu", "pairs", "kills"]
     )]
     pub policy: Option<StallPolicy>,
+    /// Whether a GPU runs compactions while the particles are written.
+    #[command(flatten)]
+    pub gpu: GpuUseArgs,
     /// The store's folder, which must be empty or not exist yet. By default it is a new temporary
     /// folder.
     #[arg(long, value_name = "FOLDER")]

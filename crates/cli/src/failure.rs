@@ -109,7 +109,8 @@ pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
     if advice.contains("`Components::executors`") {
         return error.clone().advice(
             "choose another policy with `silt options STORE --set schedule=POLICY`, or `--unset \
-             schedule`; only `silt load` can get another executor, by --device ADDR",
+             schedule`; `silt load` can get another executor, by --device ADDR or --gpu, and `silt \
+             compact` by --gpu",
         );
     }
     match advice.split_once("; the store goes on by itself") {

@@ -54,6 +54,7 @@ fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Repair(args) => commands::repair::run(&args),
         Command::Destroy(args) => commands::destroy::run(&args),
         Command::Device(args) => commands::device::run(&args),
+        Command::Gpu(args) => commands::gpu::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

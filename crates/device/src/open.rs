@@ -4,6 +4,7 @@
 //!
 //! Threading: [`DeviceStore`] has one owner. The store in it is shared like any other store.
 
+use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use siltstone::storage::{FileStorage, Runtime, Storage};
 use siltstone::{Components, Error, ErrorKind, Options, RedirectDir, Result, Storages, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
+use siltstone_table::exec::Executor;
 
 use crate::client::{
     ClientOptions, Device, DeviceExecutor, LimitedNetwork, SeparatedExecutor, SeparatedStats,
@@ -22,7 +24,7 @@ use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
 
 /// The parts of a store that are on devices.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Placement {
     /// The address of a folder on a device, for the tables of a new store whose log and manifest
     /// are in a local folder. An existing store knows where its tables are, unless it has lost its
@@ -30,10 +32,26 @@ pub struct Placement {
     pub tables: Option<String>,
     /// Devices that compactions are lent to, or that share the folder of tables.
     pub devices: Vec<Address>,
+    /// Other executors that run jobs of the store, such as a GPU of this machine.
+    pub executors: Vec<Arc<dyn Executor>>,
     /// How the sessions behave.
     pub client: ClientOptions,
     /// The certificates for devices at TCP addresses. `None` for links without TLS.
     pub tls: Option<TlsFiles>,
+}
+
+impl fmt::Debug for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let executors = self.executors.iter();
+        let executors: Vec<&str> = executors.map(|executor| executor.name()).collect();
+        f.debug_struct("Placement")
+            .field("tables", &self.tables)
+            .field("devices", &self.devices)
+            .field("executors", &executors)
+            .field("client", &self.client)
+            .field("tls", &self.tls)
+            .finish()
+    }
 }
 
 /// The sockets of the system. TCP connections use TLS if there are certificates.
@@ -185,6 +203,7 @@ pub fn open(place: &str, options: Options, placement: &Placement) -> Result<Devi
         let name = executor_name(address, device_count);
         sessions.add(&mut components, &name, device);
     }
+    components.executors.extend_from_slice(&placement.executors);
     let store = Some(Store::open_with(components, options)?);
     Ok(DeviceStore { store, sessions })
 }

@@ -17,7 +17,7 @@ use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Execu
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
-use crate::device::Device;
+use crate::device::{Device, DeviceFacts};
 use crate::error::{GpuError, Result};
 use crate::lane::{LaneSizes, Pool};
 use crate::pipeline::{self, Shared};
@@ -29,6 +29,15 @@ const QUICK_DEPTH: u32 = 2;
 
 /// After this many mismatches in a row the executor is off.
 const MISMATCHES_MAX: u64 = 3;
+
+/// The most jobs at once: a store gives no side more.
+const JOBS_MAX: usize = 64;
+
+/// The least memory of a GPU that a job has.
+const JOB_MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+/// The least pinned memory that a job has.
+const JOB_PINNED_BYTES_MIN: u64 = 1 << 20;
 
 /// How much of a device and of the host's memory an executor takes, and what it checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +68,44 @@ pub struct GpuOptions {
     /// Up to this many runs are sorted by rank, as in the paper, and more are merged in pairs. Both
     /// give the same order.
     pub rank_runs_max: usize,
+}
+
+impl GpuOptions {
+    /// Whether an executor can be opened with these options on this GPU. Its memory is compared as
+    /// a whole, because how much of it is free is only known later.
+    ///
+    /// # Errors
+    /// What is wrong, and what is possible.
+    pub fn check(&self, facts: &DeviceFacts) -> std::result::Result<(), String> {
+        let jobs = self.jobs;
+        if !(1..=JOBS_MAX).contains(&jobs) {
+            return Err(format!("{jobs} jobs at once; 1 to {JOBS_MAX} are possible"));
+        }
+        let (memory, all) = (self.memory_bytes_max, facts.memory_bytes);
+        let name = &facts.name;
+        if memory > all {
+            return Err(format!(
+                "{memory} bytes of the GPU's memory, and the GPU {} ({name}) has {all}; take \
+                 less, or 0 for half of what is free",
+                facts.index
+            ));
+        }
+        let least = JOB_MEMORY_BYTES_MIN * jobs as u64;
+        if memory != 0 && memory < least {
+            return Err(format!(
+                "{memory} bytes of the GPU's memory are too few for {jobs} jobs at once; {least} \
+                 are the least, and 0 means half of what is free"
+            ));
+        }
+        let (pinned, least) = (self.pinned_bytes_max, JOB_PINNED_BYTES_MIN * jobs as u64);
+        if pinned < least {
+            return Err(format!(
+                "{pinned} bytes of pinned memory are too few for {jobs} jobs at once; {least} are \
+                 the least"
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Default for GpuOptions {
@@ -256,6 +303,38 @@ fn lane_sizes(memory_bytes: u64, pinned_bytes: u64) -> LaneSizes {
     }
 }
 
+/// Whether an executor with these options can run this job. The answer does not depend on its
+/// state, so it is the same before the GPU is open.
+pub(crate) fn accepts(job: &Job, options: &GpuOptions) -> std::result::Result<(), String> {
+    CpuExecutor::new().accepts(job)?;
+    if let Some(input) = job.inputs.iter().find(|i| i.kind != InputKind::Table) {
+        return Err(format!("input {} is not a table", input.name));
+    }
+    if options.strategy == Strategy::Cpu {
+        return Err("the strategy `cpu` leaves all jobs to the host".into());
+    }
+    if job.format.codec == Codec::Zstd {
+        return Err("a GPU does not compress with zstd; with lz4 it does".into());
+    }
+    let bytes: u64 = job
+        .inputs
+        .iter()
+        .map(|i| i.len_bytes)
+        .fold(0, u64::saturating_add);
+    if bytes < options.job_bytes_min {
+        let least = options.job_bytes_min;
+        return Err(format!(
+            "{bytes} bytes are too few to pay; {least} are the least"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether jobs with these options drop what they may in this level.
+pub(crate) fn drops_into(depth: u32, options: &GpuOptions) -> bool {
+    depth > QUICK_DEPTH || !options.strategy.is_quick_above()
+}
+
 impl Executor for GpuExecutor {
     fn name(&self) -> &str {
         &self.name
@@ -266,28 +345,7 @@ impl Executor for GpuExecutor {
     }
 
     fn accepts(&self, job: &Job) -> std::result::Result<(), String> {
-        CpuExecutor::new().accepts(job)?;
-        if self.options.strategy == Strategy::Cpu {
-            return Err("the strategy `cpu` leaves all jobs to the host".into());
-        }
-        if let Some(input) = job.inputs.iter().find(|i| i.kind != InputKind::Table) {
-            return Err(format!("input {} is not a table", input.name));
-        }
-        if job.format.codec == Codec::Zstd {
-            return Err("a GPU does not compress with zstd; with lz4 it does".into());
-        }
-        let bytes: u64 = job
-            .inputs
-            .iter()
-            .map(|i| i.len_bytes)
-            .fold(0, u64::saturating_add);
-        if bytes < self.options.job_bytes_min {
-            let least = self.options.job_bytes_min;
-            return Err(format!(
-                "{bytes} bytes are too few to pay; {least} are the least"
-            ));
-        }
-        Ok(())
+        accepts(job, &self.options)
     }
 
     /// Lanes in which work of an abandoned job may still go on are not counted.
@@ -301,7 +359,7 @@ impl Executor for GpuExecutor {
     }
 
     fn drops_into(&self, depth: u32) -> bool {
-        !(depth <= QUICK_DEPTH && self.options.strategy.is_quick_above())
+        drops_into(depth, &self.options)
     }
 
     fn state(&self) -> ExecutorState {

@@ -5,6 +5,8 @@
 //! NVIDIA's driver, which is looked for when a GPU is opened and never before. With the feature
 //! `emulate`, `device::emulated` implements it on the host, for tests.
 //!
+//! [`open`] is how a program gets an executor: it finds a GPU, and opens it in the background.
+//!
 //! Unsafe code is in `src/device/cuda.rs`, `src/device/cuda` and `src/device/emulated.rs` only.
 
 #![deny(unsafe_code)]
@@ -17,18 +19,23 @@ pub mod kernels;
 mod lane;
 mod layout;
 mod lz4;
+mod measure;
+mod open;
 mod pack;
 mod piece;
 mod pipeline;
 mod retain;
 mod sort;
-pub mod strategy;
+mod strategy;
 mod subjob;
 mod unpack;
 mod upload;
 mod write;
 
 pub use executor::{GpuExecutor, GpuOptions};
+pub use measure::{LinkSpeed, measure_link};
+pub use open::{OpenError, OpeningExecutor, open};
+pub use strategy::{Strategy, Transfer, UnknownName};
 
 /// The kernels, as `cargo xtask ptx` has compiled them. The first line has the hash of the sources.
 pub const PTX: &str = include_str!("../kernels/siltstone.ptx");

@@ -65,6 +65,12 @@ impl Runner<'_> {
         if self.driver.name() != SiltstoneDriver.name() {
             return Err(refuse("only siltstone has a topology"));
         }
+        if !self.driver.opens_elsewhere() {
+            return Err(refuse(
+                "such a run is a process of its own, which cannot use an executor of this one; \
+                 leave --gpu out",
+            ));
+        }
         let Some(program) = &self.program.file else {
             return Err(refuse("this program cannot start itself again"));
         };

@@ -9,6 +9,7 @@
 //!
 //! Threading: a `Driver` and an `Engine` are shared between threads. A `Session` belongs to one.
 
+mod executors;
 mod null;
 pub(crate) mod siltstone;
 
@@ -19,6 +20,7 @@ use std::time::Instant;
 use crate::settings::EngineSettings;
 
 pub use crate::settings::{Abilities, Promise};
+pub use executors::SiltstoneWith;
 pub use null::NullDriver;
 pub use siltstone::SiltstoneDriver;
 
@@ -83,6 +85,12 @@ pub trait Driver: Send + Sync {
     /// `settings` that the engine does not have is given as `not available`. If the engine refuses
     /// them, [`SETTINGS_ERROR`] is the only name, and its value says why.
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String>;
+
+    /// Whether a process of its own opens the same stores, if it knows the engine's name and its
+    /// settings.
+    fn opens_elsewhere(&self) -> bool {
+        true
+    }
 
     /// Whose work a thread does, by its name, of which Linux keeps 15 bytes. An engine that names
     /// its threads overrides this.

@@ -75,7 +75,8 @@ pub struct LevelsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     silt compact words.silt\n  \
-    silt compact words.silt -k default --prefix ze\n\n\
+    silt compact words.silt -k default --prefix ze\n  \
+    silt compact words.silt --gpu\n\n\
     All tables (or those that a range touches) are merged down to the lowest level that has data \
     there. This frees the space of entries that were removed or replaced. The command can be \
     interrupted; what was merged by then stays merged.")]
@@ -91,6 +92,9 @@ pub struct CompactArgs {
     /// Form of keys.
     #[command(flatten)]
     pub form: super::KeyFormArgs,
+    /// Whether a GPU runs the compactions.
+    #[command(flatten)]
+    pub gpu: super::GpuUseArgs,
     /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,

@@ -21,6 +21,7 @@ const EXAMPLES: &str = "Examples:
   silt bench peaks --arrival phases:20s@300K,20s@10K --read-ratio 0
   silt bench mixgraph --records 5M --for 1min
   silt bench queue --records 100K --for 30s
+  silt bench overwrite --for 1min --gpu
   silt bench fillrandom --compression zstd --own subjobs_max=2,block_bytes=8192
   silt bench paper prockstore-fig16 --scale 0.01    a paper's figure beside ours
 ";
@@ -75,6 +76,9 @@ pub struct BenchArgs {
     /// Workloads.
     #[command(flatten)]
     pub runs: RunArgs,
+    /// Whether a GPU runs compactions of the store.
+    #[command(flatten)]
+    pub gpu: super::GpuUseArgs,
 }
 
 /// The commands below `bench`.

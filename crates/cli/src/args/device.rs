@@ -127,7 +127,7 @@ pub struct ProbeArgs {
 }
 
 /// Reads a number of bytes, such as 4GiB.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     siltstone_bench::settings::parse_size(text).map_err(|error| error.to_string())
 }
 

@@ -38,7 +38,8 @@ pub enum Format {
     silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n  \
     silt scan a.silt | silt load b.silt - --format tsv --escapes\n  \
     silt load silt://127.0.0.1:4400/birds birds.csv    on a device (see silt device --help)\n  \
-    silt load birds.silt birds.csv --device 127.0.0.1:4400\n\n\
+    silt load birds.silt birds.csv --device 127.0.0.1:4400\n  \
+    silt load birds.silt birds.csv --gpu\n\n\
     The key (--key):\n  \
     csv, tsv  columns by number from 1, or by the name in the first record; by default the first \
     column\n  \
@@ -177,6 +178,9 @@ pub struct LoadArgs {
     /// repeated.
     #[arg(long, value_name = "ADDR", value_parser = super::device::address)]
     pub device: Vec<Address>,
+    /// Whether a GPU runs compactions of the load.
+    #[command(flatten)]
+    pub gpu: super::GpuUseArgs,
     /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,

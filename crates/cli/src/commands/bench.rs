@@ -4,17 +4,26 @@
 use std::io;
 
 use siltstone_bench::command::{self, CommandError, Program};
-use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
+use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver, SiltstoneWith};
 use siltstone_bench::topology::{WithinArgs, within};
 
+use super::gpu;
 use super::place::refuse_url_for;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::{Failure, Outcome};
 use crate::signals::Signals;
 
-/// The engines that `silt` can measure. The others are in `bench-compare`.
-fn drivers() -> Vec<Box<dyn Driver>> {
-    vec![Box::new(SiltstoneDriver), Box::new(NullDriver)]
+/// The engines that `silt` can measure. The others are in `bench-compare`. If a GPU is wanted, this
+/// waits for it, so that no run measures the time in which its kernels are compiled.
+fn drivers(args: &BenchArgs, signals: &Signals) -> Result<Vec<Box<dyn Driver>>, Failure> {
+    let own: Box<dyn Driver> = match gpu::open_executors(&args.gpu, signals)? {
+        executors if executors.is_empty() => Box::new(SiltstoneDriver),
+        executors => {
+            let words = gpu::words(&args.gpu, &executors);
+            Box::new(SiltstoneWith::new(executors, words))
+        }
+    };
+    Ok(vec![own, Box::new(NullDriver)])
 }
 
 /// Runs the command.
@@ -25,6 +34,13 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
         Some(BenchCommand::Paper(paper)) => paper.folder.as_ref(),
         None => args.runs.folder.as_ref(),
     };
+    let engine = args.runs.output.engine.as_deref();
+    if args.gpu.gpu.is_some() && engine.is_some_and(|name| name == NullDriver.name()) {
+        return Err(Failure::Usage(
+            "`--gpu` is for the engine siltstone; leave out one of `--gpu` and `--engine null`"
+                .to_string(),
+        ));
+    }
     if let Some(folder) = folder {
         refuse_url_for(folder, "`silt bench` makes its stores in a local folder")?;
     }
@@ -33,7 +49,7 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
     watched.map_err(|e| Failure::io("the handlers of signals", &e))?;
     let program = Program {
         command: "silt bench",
-        drivers: &drivers(),
+        drivers: &drivers(args, &signals)?,
         file: std::env::current_exe().ok(),
         stopped: &|| signals.came().is_some(),
     };

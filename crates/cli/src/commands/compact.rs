@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::{Keyspace, Options, Stats, Store};
+use siltstone_device::Placement;
 
-use super::stats::jobs::name_of;
-use super::{bounds, is_own, keyspace_of, options_of};
+use super::stats::jobs::{name_of, print_devices};
+use super::{bounds, is_own, keyspace_of, options_of, place};
 use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, outln, plural};
@@ -24,7 +25,11 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         error_if_exists: false,
         ..options_of(&args.store)?
     };
-    let store = super::open(&args.store, options)?;
+    let placement = Placement {
+        executors: super::gpu::executors(&args.gpu)?,
+        ..place::placement()?
+    };
+    let store = super::open_placed(&args.store, options, &placement)?;
     let names = match &args.keyspace {
         Some(name) => vec![name.clone()],
         None => store.keyspaces(),
@@ -43,7 +48,8 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
     for keyspace in &keyspaces {
         one(&store, keyspace, from, to)?;
     }
-    let after = sizes(&store.stats(), &names);
+    let stats = store.stats();
+    let after = sizes(&stats, &names);
     store.close()?;
     let mut out = Out::new();
     if args.json {
@@ -66,6 +72,7 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
             .collect();
         let all = serde_json::json!({ "keyspaces": each, "time_us": time_us });
         outln!(out, "{all}")?;
+        super::gpu::say_if_down(&placement.executors);
     } else {
         for (name, (before, after)) in names.iter().zip(before.iter().zip(&after)) {
             if !is_shown(name) {
@@ -82,6 +89,9 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
             outln!(out, "{name}: {}, before {}", words(after), words(before))?;
         }
         outln!(out, "compacted in {}", duration(start.elapsed()))?;
+        if !placement.executors.is_empty() {
+            print_devices(&mut out, &stats)?;
+        }
     }
     out.finish()?;
     Ok(Outcome::Fine)

@@ -18,6 +18,7 @@ use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use siltstone::{Setting, Storages, settings};
 use siltstone_bench::experiment::known_names;
 use siltstone_bench::settings::{Cache, Compression, Workload};
+use siltstone_gpu::{Strategy, Transfer};
 
 use super::is_own;
 use crate::args::{Args, CompletionsArgs};
@@ -98,6 +99,8 @@ fn completed(command: Command) -> Command {
             "workloads" => with(arg, |typed| words(typed, Workload::NAMES)),
             "figure" => with(arg, |typed| words(typed, &known_names())),
             "engine.compression" => with(arg, |typed| words(typed, Compression::NAMES)),
+            "gpu_strategy" => with(arg, |typed| words(typed, Strategy::NAMES)),
+            "gpu_transfer" => with(arg, |typed| words(typed, Transfer::NAMES)),
             "cache" => with(arg, |typed| words(typed, Cache::NAMES)),
             _ => arg,
         })

@@ -61,7 +61,8 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     };
     // It is dropped after the store.
     let mut running = Running::new();
-    let store = super::open_placed(&args.store.store, options, &placement(args)?)?;
+    let placement = placement(args)?;
+    let store = super::open_placed(&args.store.store, options, &placement)?;
     signals.watch().map_err(signal_failure)?;
     running
         .watch(&signals, &store, &bar)
@@ -111,6 +112,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         let mut out = Out::new();
         outln!(out, "{json}")?;
         out.finish()?;
+        super::gpu::say_if_down(&placement.executors);
     } else {
         print_loaded(&summary, &earlier, &total, &stats)?;
     }
@@ -146,6 +148,7 @@ fn placement(args: &LoadArgs) -> Result<Placement, Failure> {
     Ok(Placement {
         tables: args.tables.clone(),
         devices: args.device.clone(),
+        executors: super::gpu::executors(&args.gpu)?,
         ..place::placement()?
     })
 }

@@ -12,6 +12,7 @@ pub mod device;
 pub mod dump;
 pub mod export;
 pub mod get;
+pub mod gpu;
 pub mod ingest;
 pub mod keyspace;
 pub mod load;
@@ -29,10 +30,12 @@ mod unfinished;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use siltstone::{Error, ErrorKind, IterOptions, Keyspace, Options, Store};
+use siltstone::{Components, Error, ErrorKind, IterOptions, Keyspace, Options, Store};
 use siltstone_device::Placement;
+use siltstone_table::exec::Executor;
 
 use self::opened::Opened;
 use crate::args::{RangeArgs, StoreArgs};
@@ -285,7 +288,7 @@ fn open_placed(path: &Path, options: Options, placed: &Placement) -> Result<Open
     }
     if placed.tables.is_none() && placed.devices.is_empty() && is_local(path)? {
         return explained(patiently(&|| {
-            Store::open(path, options.clone()).map(Opened::from)
+            open_local(path, &options, &placed.executors).map(Opened::from)
         }));
     }
     let text = text_of(path)?;
@@ -296,6 +299,23 @@ fn open_placed(path: &Path, options: Options, placed: &Placement) -> Result<Open
     };
     place::reach_devices(path, placed)?;
     explained(siltstone_device::open(text, options, placed).map(Opened::from))
+}
+
+/// Opens a store in a folder of this machine, whose jobs these executors run beside the host.
+///
+/// # Errors
+/// As [`Store::open`].
+pub fn open_local(
+    path: &Path,
+    options: &Options,
+    executors: &[Arc<dyn Executor>],
+) -> siltstone::Result<Store> {
+    if executors.is_empty() {
+        return Store::open(path, options.clone());
+    }
+    let mut components = Components::for_path(path, options)?;
+    components.executors.extend_from_slice(executors);
+    Store::open_with(components, options.clone())
 }
 
 /// Opens a store. If another process has it open, waits a moment, because a process that was just

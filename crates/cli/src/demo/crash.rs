@@ -413,7 +413,7 @@ fn operations(keyspace: &Keyspace, lane: usize, seed: u64) -> Result<u64, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::DemoArgs;
+    use crate::args::{DemoArgs, GpuUseArgs};
     use siltstone::{Batch, WriteOptions};
 
     const SEED: u64 = 11;
@@ -423,6 +423,7 @@ mod tests {
         Plan::of(&DemoArgs {
             device: false,
             policy: None,
+            gpu: GpuUseArgs::default(),
             quick: true,
             store: None,
             report: None,

@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use siltstone::{JobStats, SideStats, Stats, Store};
 use siltstone_device::{DeviceStore, Placement};
 use siltstone_storage::link::Address;
+use siltstone_table::exec::Executor;
 
 use crate::commands::place;
 use crate::commands::stats::jobs::name_of;
@@ -106,8 +107,13 @@ impl DemoDevice {
         parsed.map_err(|error| Failure::Other(error.to_string()))
     }
 
-    /// Opens the store with this device as a side.
-    pub fn open(&self, path: &Path, options: siltstone::Options) -> Result<DeviceStore, Failure> {
+    /// Opens the store with this device as a side, and with these executors.
+    pub fn open(
+        &self,
+        path: &Path,
+        options: siltstone::Options,
+        executors: Vec<Arc<dyn Executor>>,
+    ) -> Result<DeviceStore, Failure> {
         let place = path.to_str().ok_or_else(|| {
             Failure::Other(format!(
                 "{}: with --device, the store's path must be UTF-8",
@@ -116,6 +122,7 @@ impl DemoDevice {
         })?;
         let placement = Placement {
             devices: vec![self.address()?],
+            executors,
             ..place::placement()?
         };
         let options = place::near_data(options);

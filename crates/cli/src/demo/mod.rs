@@ -32,6 +32,8 @@ use siltstone::{Options, Store};
 use crate::args::DemoArgs;
 use crate::commands::opened::Opened;
 use crate::commands::place::refuse_url_for;
+use crate::commands::stats::jobs::work_lines;
+use crate::commands::{gpu, open_local};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, nanos, outln};
 use crate::report::Place;
@@ -87,9 +89,16 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     };
     let recorder = Arc::new(Recorder::new());
     let device = start_device(args, &path)?;
+    let executors = gpu::executors(&args.gpu)?;
+    for executor in &executors {
+        say!(
+            "gpu: {}, which may run compactions once the driver has compiled the kernels",
+            executor.name()
+        )?;
+    }
     let store = match &device {
-        Some(device) => Opened::from(device.open(&path, options)?),
-        None => Opened::from(Store::open(&path, options)?),
+        Some(device) => Opened::from(device.open(&path, options, executors)?),
+        None => Opened::from(open_local(&path, &options, &executors)?),
     };
     let sampler = Sampler::start(&recorder, Some((recorder.opened(), Store::clone(&store))));
     let moves = device.as_ref();
@@ -153,6 +162,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         )?;
     }
     device_rows(&mut out, &stats, moved.as_ref())?;
+    gpu_rows(&mut out, &stats)?;
     // These figures include the killed writers, as in the report.
     let delay_totals = recorder.delay_totals();
     for total in &delay_totals {
@@ -253,6 +263,18 @@ fn device_rows(
             "  {:<22}its compactions had ended sooner on the host each time",
             ""
         )?;
+    }
+    Ok(())
+}
+
+/// Prints what a GPU did, or why it did nothing.
+fn gpu_rows(out: &mut Out, stats: &siltstone::Stats) -> Result<(), Failure> {
+    for side in stats.sides.iter().filter(|side| side.side == "gpu") {
+        let mut title = format!("compactions on {}", side.name);
+        for line in work_lines(side) {
+            outln!(out, "  {title:<22}{line}")?;
+            title.clear();
+        }
     }
     Ok(())
 }

@@ -18,6 +18,7 @@
 // With `cuda/driver.rs` the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
+mod cufile;
 mod driver;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 use siltstone_storage::{Mutex, Runtime};
 
+pub use cufile::find_cufile;
 use driver::{Driver, NOT_READY, call};
 
 use super::pinned::{PinnedBuffer, PinnedMemory};
@@ -77,6 +79,34 @@ pub fn list() -> Result<Vec<DeviceFacts>, Unavailable> {
     let (version, count) = driver.begin()?;
     let all = (0..count).map(|index| driver.facts(index, version));
     capable(all.collect::<Result<_, _>>()?)
+}
+
+/// The GPU with this number, or the first one that can be opened. No context is made, so this is
+/// quick.
+///
+/// # Errors
+/// There is none, and why.
+pub fn find(index: Option<u32>) -> Result<DeviceFacts, Unavailable> {
+    let Some(index) = index else {
+        let all = list()?;
+        // `list` does not return an empty list.
+        return all.into_iter().next().ok_or(Unavailable::NoDevice {
+            detail: "none is listed".to_string(),
+        });
+    };
+    Ok(with_index(index)?.1)
+}
+
+/// The driver, and the GPU with this number, if it can be opened.
+fn with_index(index: u32) -> Result<(Driver, DeviceFacts), Unavailable> {
+    let driver = Driver::load()?;
+    let (version, count) = driver.begin()?;
+    if index >= count {
+        return Err(Unavailable::NoSuchDevice { index, count });
+    }
+    let facts = driver.facts(index, version)?;
+    capable(vec![facts.clone()])?;
+    Ok((driver, facts))
 }
 
 /// Those that are new enough.
@@ -331,13 +361,7 @@ impl CudaDevice {
     /// Why it cannot be used.
     pub fn open(index: u32, ptx: &str) -> Result<CudaDevice, Unavailable> {
         let entries = ptx::entries(ptx).map_err(|detail| Unavailable::Kernels { detail })?;
-        let driver = Driver::load()?;
-        let (version, count) = driver.begin()?;
-        if index >= count {
-            return Err(Unavailable::NoSuchDevice { index, count });
-        }
-        let mut facts = driver.facts(index, version)?;
-        capable(vec![facts.clone()])?;
+        let (driver, mut facts) = with_index(index)?;
         let device = driver.device(index)?;
         // A thread that waits for the GPU, in the destructor, sleeps.
         let flags = sys::CUctx_flags::CU_CTX_SCHED_BLOCKING_SYNC as c_uint;

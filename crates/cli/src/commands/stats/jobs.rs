@@ -257,7 +257,7 @@ pub fn print_devices(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
 }
 
 /// What a side has done, or why it has done nothing, and what went wrong there.
-fn work_lines(side: &SideStats) -> Vec<String> {
+pub fn work_lines(side: &SideStats) -> Vec<String> {
     let is_ready = side.state == "ready" || side.state.is_empty();
     let state = (!is_ready).then_some(&side.state);
     let mut lines = cost_lines(side);

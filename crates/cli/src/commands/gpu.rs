@@ -1,0 +1,271 @@
+//! `silt gpu`: lists the GPUs and measures the link to each; and the executor of a GPU for other
+//! commands (`--gpu`).
+//!
+//! Invariant: no command needs a GPU. Without one, a line says why, and the exit code is that of
+//! the command without `--gpu`. Only options that do not fit the GPU that is there are wrong usage.
+//!
+//! Threading: one task, beside the one that opens a GPU.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use siltstone_gpu::device::cuda::{self, CudaDevice};
+use siltstone_gpu::device::{Device, DeviceFacts};
+use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, measure_link};
+use siltstone_storage::Runtime;
+use siltstone_table::exec::{Executor, ExecutorState};
+
+use crate::args::{GpuArgs, GpuUseArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, duration, outln, plural};
+use crate::signals::Signals;
+
+/// How often a command looks whether a GPU is open.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What was measured of a GPU that could be opened.
+struct Measured {
+    memory_free_bytes: Option<u64>,
+    /// The time that the driver took to make a context and to compile the kernels.
+    opened_in: Duration,
+    /// The speed of copies, or why it could not be measured.
+    link: Result<LinkSpeed, String>,
+}
+
+/// Runs the command.
+pub fn run(args: &GpuArgs) -> Result<Outcome, Failure> {
+    let mut out = Out::new();
+    match cuda::list() {
+        Err(why) if args.json => {
+            let json = json!({ "gpus": [], "reason": why.to_string() });
+            outln!(out, "{json}")?;
+        }
+        Err(why) => outln!(out, "no GPU can be used: {why}")?,
+        Ok(all) => {
+            let direct = cuda::find_cufile();
+            let measured = all.iter().map(measure);
+            let each: Vec<_> = all.iter().zip(measured).collect();
+            match args.json {
+                true => {
+                    let each = each
+                        .iter()
+                        .map(|(facts, found)| to_json(facts, found, &direct));
+                    outln!(out, "{}", json!({ "gpus": each.collect::<Vec<Value>>() }))?;
+                }
+                false => {
+                    for (at, (facts, found)) in each.iter().enumerate() {
+                        if at > 0 {
+                            outln!(out)?;
+                        }
+                        print(&mut out, facts, found, &direct)?;
+                    }
+                }
+            }
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
+
+/// Opens a GPU, and measures the link to it. If it cannot be opened, says why.
+fn measure(facts: &DeviceFacts) -> Result<Measured, String> {
+    let begun = Instant::now();
+    let device = CudaDevice::open(facts.index, PTX).map_err(|why| why.to_string())?;
+    let opened_in = begun.elapsed();
+    let link = measure_link(&device, &Runtime::threads());
+    Ok(Measured {
+        memory_free_bytes: device.facts().memory_free_bytes,
+        opened_in,
+        link: link.map_err(|error| error.to_string()),
+    })
+}
+
+fn rate(bytes_per_s: Option<f64>) -> String {
+    match bytes_per_s {
+        Some(speed) => format!("{}/s", bytes(speed as u64)),
+        None => "not known".to_string(),
+    }
+}
+
+type Found = Result<Measured, String>;
+type Direct = Result<&'static str, String>;
+
+/// Prints what is known about a GPU.
+fn print(
+    out: &mut Out,
+    facts: &DeviceFacts,
+    found: &Found,
+    direct: &Direct,
+) -> Result<(), Failure> {
+    let free = found
+        .as_ref()
+        .ok()
+        .and_then(|found| found.memory_free_bytes);
+    let free = free.map_or_else(String::new, |free| format!(" ({} free)", bytes(free)));
+    let (capability, driver) = (facts.capability, facts.driver_version);
+    let mut line = |title: &str, text: fmt::Arguments<'_>| outln!(out, "{title:<11}{text}");
+    line(
+        &format!("gpu{}", facts.index),
+        format_args!(
+            "{}: compute capability {}.{}, {}, memory {}{free}",
+            facts.name,
+            capability.0,
+            capability.1,
+            plural(facts.multiprocessor_count.into(), "multiprocessor"),
+            bytes(facts.memory_bytes),
+        ),
+    )?;
+    line(
+        "driver",
+        format_args!("supports CUDA {}.{}", driver.0, driver.1),
+    )?;
+    let address = &facts.pci_bus_id;
+    let found = match found {
+        Ok(found) => found,
+        Err(why) => {
+            line("link", format_args!("PCI {address}"))?;
+            return line("unusable", format_args!("{why}"));
+        }
+    };
+    match &found.link {
+        Ok(speed) => line(
+            "link",
+            format_args!(
+                "PCI {address}: {} to the GPU, {} back, through pinned memory",
+                rate(speed.in_bytes_per_s),
+                rate(speed.out_bytes_per_s)
+            ),
+        )?,
+        Err(why) => line(
+            "link",
+            format_args!("PCI {address}; it could not be measured: {why}"),
+        )?,
+    }
+    line(
+        "kernels",
+        format_args!("loaded in {}", duration(found.opened_in)),
+    )?;
+    match direct {
+        Ok(name) => line(
+            "transfers",
+            format_args!(
+                "plain, pipeline, direct ({name} is there; whether it can reach the disk is not \
+                 tried)"
+            ),
+        ),
+        Err(why) => line(
+            "transfers",
+            format_args!("plain, pipeline; not direct: {why}"),
+        ),
+    }
+}
+
+fn to_json(facts: &DeviceFacts, found: &Found, direct: &Direct) -> Value {
+    let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+    let measured = found.as_ref().ok();
+    let link = measured.map(|found| found.link.as_ref());
+    let speed = link.and_then(Result::ok).copied().unwrap_or_default();
+    let opened_us = measured.map(|found| found.opened_in.as_micros() as u64);
+    let mut transfers = vec!["plain", "pipeline"];
+    if direct.is_ok() {
+        transfers.push("direct");
+    }
+    json!({
+        "index": facts.index, "name": facts.name, "memory_bytes": facts.memory_bytes,
+        "memory_free_bytes": measured.and_then(|found| found.memory_free_bytes),
+        "capability": version(facts.capability),
+        "driver_cuda_version": version(facts.driver_version),
+        "pci_bus_id": facts.pci_bus_id, "multiprocessor_count": facts.multiprocessor_count,
+        "in_bytes_per_s": speed.in_bytes_per_s, "out_bytes_per_s": speed.out_bytes_per_s,
+        "open_us": opened_us,
+        "unusable_because": found.as_ref().err(),
+        "not_measured_because": link.and_then(Result::err),
+        "transfers": transfers, "not_direct_because": direct.as_ref().err(),
+    })
+}
+
+/// The options that the arguments say.
+fn options_of(args: &GpuUseArgs) -> GpuOptions {
+    GpuOptions {
+        memory_bytes_max: args.gpu_memory.unwrap_or(0),
+        strategy: args.gpu_strategy,
+        transfer: args.gpu_transfer,
+        ..GpuOptions::default()
+    }
+}
+
+/// The executors that the arguments have led to, in words, for a record.
+pub fn words(args: &GpuUseArgs, executors: &[Arc<dyn Executor>]) -> String {
+    let names: Vec<&str> = executors.iter().map(|executor| executor.name()).collect();
+    let memory = args.gpu_memory.map(|memory| format!(", {memory} bytes"));
+    format!(
+        "{}: strategy {}, transfer {}{}",
+        names.join(", "),
+        args.gpu_strategy,
+        args.gpu_transfer,
+        memory.unwrap_or_default()
+    )
+}
+
+/// The executors that the arguments ask for: that of a GPU, which is being opened, or none. If a GPU
+/// is asked for and there is none, prints why.
+///
+/// # Errors
+/// Wrong usage if the options do not fit the GPU.
+pub fn executors(args: &GpuUseArgs) -> Result<Vec<Arc<dyn Executor>>, Failure> {
+    let Some(index) = args.gpu else {
+        return Ok(Vec::new());
+    };
+    match siltstone_gpu::open(&Runtime::threads(), index, options_of(args)) {
+        Ok(executor) => Ok(vec![executor]),
+        Err(OpenError::Options(what)) => {
+            Err(Failure::Usage(format!("the options of the GPU: {what}")))
+        }
+        Err(why) => {
+            say_none(why);
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// As [`executors`], after the GPU has been opened. One that cannot be opened is left out, and a
+/// line says why.
+///
+/// # Errors
+/// As [`executors`].
+pub fn open_executors(
+    args: &GpuUseArgs,
+    signals: &Signals,
+) -> Result<Vec<Arc<dyn Executor>>, Failure> {
+    let mut executors = executors(args)?;
+    executors.retain(|executor| {
+        loop {
+            match executor.state() {
+                ExecutorState::Ready => return true,
+                ExecutorState::Down(why) => {
+                    say_none(why);
+                    return false;
+                }
+                // After a signal, the command ends before it uses the executor.
+                ExecutorState::Starting(_) if signals.wait_for(LOOK).is_some() => return true,
+                ExecutorState::Starting(_) => {}
+            }
+        }
+    });
+    Ok(executors)
+}
+
+/// Prints why an executor could not be opened, if that is known by now.
+pub fn say_if_down(executors: &[Arc<dyn Executor>]) {
+    for executor in executors {
+        if let ExecutorState::Down(why) = executor.state() {
+            say_none(why);
+        }
+    }
+}
+
+fn say_none(why: impl fmt::Display) {
+    eprintln!("silt: no GPU is used, and the host runs all compactions: {why}");
+}

@@ -1,0 +1,357 @@
+//! `silt gpu`, and the commands that can use a GPU: without a driver, and with libraries that look
+//! like the driver's (`crates/gpu/tests/fake/cuda.c`), which are compiled here.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Ended, SILT, numbered, on};
+
+/// The line that a command begins with if it should use a GPU and there is none.
+const NONE: &str = "silt: no GPU is used, and the host runs all compactions: ";
+
+/// Names under which the driver's library is looked for.
+const NAMES: [&str; 12] = [
+    "libcuda.so",
+    "libcuda64.so",
+    "libcuda64_12.so",
+    "libcuda64_124.so",
+    "libcuda64_124_0.so",
+    "libcuda64_120_4.so",
+    "libcuda.so.1",
+    "libcuda.so.9",
+    "libcuda.so.10",
+    "libcuda.so.11",
+    "libcuda.so.12",
+    "libnvcuda.so",
+];
+
+/// A folder that comes first in the loader's path, with an input beside it.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lib")).unwrap();
+        std::fs::write(dir.path().join("lines.txt"), numbered(2000)).unwrap();
+        Machine { dir }
+    }
+
+    /// A machine without a driver: files that are no libraries have its names, so one of this
+    /// machine is not found either.
+    fn without_driver() -> Machine {
+        let machine = Machine::new();
+        for name in NAMES {
+            std::fs::write(machine.path("lib").join(name), "not a library").unwrap();
+        }
+        machine
+    }
+
+    /// A machine with the fake driver.
+    fn with_driver() -> Machine {
+        let machine = Machine::new();
+        let source = "../gpu/tests/fake/cuda.c";
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        machine.compile("libcuda.so", &source);
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles a library.
+    fn compile(&self, name: &str, source: &Path) {
+        let compiler = std::env::var("CC").unwrap_or("cc".to_string());
+        let status = Command::new(&compiler)
+            .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", "-o"])
+            .arg(self.path("lib").join(name))
+            .arg(source)
+            .status();
+        let status = status.unwrap_or_else(|e| panic!("the C compiler `{compiler}`: {e}"));
+        assert!(status.success(), "`{compiler}` could not compile {name}");
+    }
+
+    /// Runs `silt` there.
+    fn silt<S: AsRef<OsStr>>(&self, args: &[S], variables: &[(&str, u32)]) -> Ended {
+        let variables = variables.iter();
+        Command::new(SILT)
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("LD_LIBRARY_PATH", self.path("lib"))
+            .envs(variables.map(|(name, value)| (name, value.to_string())))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+            .into()
+    }
+}
+
+/// What a command said on standard error, without the words of the fake library.
+fn said(ended: &Ended) -> String {
+    let lines = ended.err.lines().filter(|line| !line.starts_with("fake: "));
+    lines.map(|line| line.to_string() + "\n").collect()
+}
+
+/// The reason why no GPU is used, which must be the only line on standard error.
+#[track_caller]
+fn reason(ended: &Ended) -> String {
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    let said = said(ended);
+    let reason = said.strip_prefix(NONE).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(reason.trim_end().lines().count(), 1, "{reason}");
+    reason.trim_end().to_string()
+}
+
+#[test]
+fn without_a_driver_one_line_says_so() {
+    let machine = Machine::without_driver();
+    let out = machine.silt(&["gpu"], &[]).fine();
+    let begin = "no GPU can be used: there is no NVIDIA driver: the loader finds no library of it \
+                 (looked for libcuda.so, ";
+    assert!(out.starts_with(begin) && out.lines().count() == 1, "{out}");
+    let json = machine.silt(&["gpu", "--json"], &[]).fine();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["gpus"], serde_json::json!([]));
+    assert!(
+        json["reason"]
+            .as_str()
+            .unwrap()
+            .contains("no NVIDIA driver")
+    );
+}
+
+#[test]
+fn what_a_driver_or_a_gpu_lacks_is_one_line() {
+    let machine = Machine::with_driver();
+    for (variable, expected) in [
+        (
+            ("FAKE_DEVICES", 0),
+            "no GPU can be used: the NVIDIA driver sees no GPU (cuDeviceGetCount: 0); look at \
+             `nvidia-smi` and at CUDA_VISIBLE_DEVICES, and give the container access to the GPU\n",
+        ),
+        (
+            ("FAKE_CAPABILITY", 75),
+            "no GPU can be used: a GPU of compute capability 8.0 or later is needed, found Fake 0 \
+             (7.5)\n",
+        ),
+        (
+            ("FAKE_VERSION", 12020),
+            "no GPU can be used: the NVIDIA driver supports CUDA 12.2 at most, and the kernels \
+             need CUDA 12.4; install a driver of version 550 or later\n",
+        ),
+    ] {
+        let ended = machine.silt(&["gpu"], &[variable]);
+        assert_eq!((ended.code, said(&ended)), (Some(0), String::new()));
+        assert_eq!(ended.out, expected);
+    }
+}
+
+#[test]
+fn gpus_are_listed_and_measured() {
+    let machine = Machine::with_driver();
+    let ended = machine.silt(&["gpu"], &[("FAKE_DEVICES", 2)]);
+    assert_eq!((ended.code, said(&ended)), (Some(0), String::new()));
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert_eq!(lines.len(), 11, "{}", ended.out);
+    // A copy of 32 MiB takes half a millisecond.
+    for (line, expected) in [
+        (
+            0,
+            "gpu0       Fake 0: compute capability 9.0, 132 multiprocessors, memory 16.0 GiB (12.0 \
+             GiB free)",
+        ),
+        (1, "driver     supports CUDA 12.4"),
+        (
+            2,
+            "link       PCI 0000:28:00.0: 62.5 GiB/s to the GPU, 62.5 GiB/s back, through pinned \
+             memory",
+        ),
+        (5, ""),
+        (
+            6,
+            "gpu1       Fake 1: compute capability 9.0, 132 multiprocessors, memory 16.0 GiB (12.0 \
+             GiB free)",
+        ),
+    ] {
+        assert_eq!(lines[line], expected);
+    }
+    assert!(
+        lines[3].starts_with("kernels    loaded in "),
+        "{}",
+        lines[3]
+    );
+    assert!(
+        lines[4].starts_with("transfers  plain, pipeline"),
+        "{}",
+        lines[4]
+    );
+
+    let json = machine.silt(&["gpu", "--json"], &[]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let gpu = &json["gpus"][0];
+    assert_eq!(gpu["name"], "Fake 0");
+    assert_eq!(gpu["in_bytes_per_s"], 62.5 * f64::from(1 << 30));
+    assert_eq!(
+        (&gpu["capability"], &gpu["memory_bytes"]),
+        (&"9.0".into(), &(1u64 << 34).into())
+    );
+    assert_eq!(gpu["unusable_because"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_gpu_that_cannot_be_opened_is_listed_with_the_reason() {
+    let machine = Machine::with_driver();
+    // The calls before this one are those of the list.
+    let tries = (1..60).map(|call| machine.silt(&["gpu"], &[("FAKE_FAIL_AT", call)]));
+    let mut unusable = tries.filter(|ended| ended.out.contains("\nunusable   "));
+    let ended = unusable.next().expect("a call of the open fails");
+    assert_eq!(ended.code, Some(0));
+    assert!(
+        ended.out.starts_with("gpu0       Fake 0: "),
+        "{}",
+        ended.out
+    );
+    assert!(
+        ended.out.contains(" failed: CUDA_ERROR_OUT_OF_MEMORY"),
+        "{}",
+        ended.out
+    );
+}
+
+#[test]
+fn direct_transfers_need_libcufile() {
+    let machine = Machine::with_driver();
+    let source = machine.path("cufile.c");
+    let direct = |machine: &Machine| {
+        let out = machine.silt(&["gpu"], &[]).out;
+        out.lines().last().unwrap_or_default().to_string()
+    };
+    std::fs::write(&source, "void cuFileRead(void) {}\n").unwrap();
+    machine.compile("libcufile.so.0", &source);
+    assert_eq!(
+        direct(&machine),
+        "transfers  plain, pipeline; not direct: libcufile.so.0 has no cuFileDriverOpen, \
+         cuFileWrite"
+    );
+    let calls = ["cuFileDriverOpen", "cuFileRead", "cuFileWrite"];
+    let calls: String = calls
+        .iter()
+        .map(|call| format!("void {call}(void) {{}}\n"))
+        .collect();
+    std::fs::write(&source, calls).unwrap();
+    machine.compile("libcufile.so.0", &source);
+    assert_eq!(
+        direct(&machine),
+        "transfers  plain, pipeline, direct (libcufile.so.0 is there; whether it can reach the \
+         disk is not tried)"
+    );
+}
+
+#[test]
+fn commands_go_on_without_a_gpu() {
+    let machine = Machine::without_driver();
+    let load = machine.silt(&["load", "s", "lines.txt", "--gpu"], &[]);
+    assert!(
+        reason(&load).contains("there is no NVIDIA driver"),
+        "{}",
+        load.err
+    );
+    assert!(load.out.contains("\nloaded 2,000 records"), "{}", load.out);
+    assert_eq!(on("count", &machine.path("s"), &[]).fine(), "2000\n");
+    let compact = machine.silt(&["compact", "s", "--gpu=1", "--json"], &[]);
+    reason(&compact);
+    // The exit code of a command stays its own.
+    let missing = machine.silt(&["load", "t", "nothing.txt", "--gpu"], &[]);
+    assert_eq!(missing.code, Some(3), "{}", missing.err);
+    let bench = ["bench", "fillseq", "--records", "1000", "--json", "--gpu"];
+    let bench = machine.silt(&bench, &[]);
+    assert_eq!(bench.code, Some(0), "{}", bench.err);
+    assert!(bench.err.contains(NONE), "{}", bench.err);
+    let demo = [
+        "demo", "--quick", "--pairs", "2000", "--kills", "1", "--store", "d", "--gpu",
+    ];
+    let demo = machine.silt(&demo, &[]);
+    reason(&demo);
+    assert!(
+        demo.out.contains("killed                1 times"),
+        "{}",
+        demo.out
+    );
+    assert!(!demo.out.contains("gpu"), "{}", demo.out);
+}
+
+#[test]
+fn a_gpu_without_memory_is_not_used() {
+    let machine = Machine::with_driver();
+    // It is opened while the command works, so that it may still be starting at the end.
+    let load = machine.silt(&["load", "s", "lines.txt", "--gpu"], &[]);
+    assert_eq!(
+        (load.code, said(&load)),
+        (Some(0), String::new()),
+        "{}",
+        load.out
+    );
+    let line = load.out.lines().find(|line| line.starts_with("gpu0 "));
+    let line = line.unwrap_or_else(|| panic!("{}", load.out));
+    let is_told = [
+        "starting: the driver compiles",
+        "down: cuMemAlloc_v2 failed: ",
+    ];
+    let is_told = is_told.iter().any(|what| line.contains(what));
+    assert!(
+        line.starts_with("gpu0       did no compactions: ") && is_told,
+        "{line}"
+    );
+    // The benchmark waits for it.
+    let bench = ["bench", "fillseq", "--records", "1000", "--json", "--gpu"];
+    let bench = machine.silt(&bench, &[]);
+    assert_eq!(bench.code, Some(0), "{}", bench.err);
+    let expected = format!("{NONE}cuMemAlloc_v2 failed: CUDA_ERROR_OUT_OF_MEMORY (2): ");
+    assert!(bench.err.contains(&expected), "{}", bench.err);
+    assert!(
+        load.err.contains("alive=0") && bench.err.contains("alive=0"),
+        "{}",
+        load.err
+    );
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let machine = Machine::with_driver();
+    let refused = |args: &[&str]| {
+        let all = [&["load", "s", "lines.txt"][..], args].concat();
+        machine.silt(&all, &[]).failed(2)
+    };
+    let said = refused(&["--gpu", "--gpu-strategy", "fast"]);
+    let expected = "there is no strategy `fast`; the names are full, quick, cooperative, luda, \
+                    hierarchical, cpu";
+    assert!(said.contains(expected), "{said}");
+    let said = refused(&["--gpu", "--gpu-transfer", "slow"]);
+    let expected = "there is no transfer `slow`; the names are plain, pipeline, direct";
+    assert!(said.contains(expected), "{said}");
+    for alone in [["--gpu-strategy", "full"], ["--gpu-memory", "1GiB"]] {
+        assert!(refused(&alone).contains("--gpu"), "{alone:?}");
+    }
+    refused(&["--gpu=x"]);
+    let said = refused(&["--gpu", "--gpu-memory", "17GiB"]);
+    assert!(
+        said.starts_with(
+            "silt: the options of the GPU: 18253611008 bytes of the GPU's memory, and"
+        ),
+        "{said}"
+    );
+    assert!(!machine.path("s").exists());
+    let other = machine.silt(&["load", "s", "lines.txt", "--gpu=7"], &[]);
+    let why = "there is no GPU 7: the NVIDIA driver sees 1, and the first has number 0";
+    assert_eq!(reason(&other), why);
+    let null = machine.silt(&["bench", "fillseq", "--engine", "null", "--gpu"], &[]);
+    assert!(
+        null.failed(2)
+            .contains("`--gpu` is for the engine siltstone")
+    );
+}
