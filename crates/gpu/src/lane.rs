@@ -51,8 +51,12 @@ const CHECKSUMS: u64 = 64;
 /// How often a wait asks before it begins to sleep between two questions.
 const SPINS: u32 = 64;
 
-/// The pause between two questions of a wait.
+/// The first pause between two questions of a wait. Each later one is a sixteenth longer, so a wait
+/// is late by a sixteenth of its time at most.
 const PAUSE: Duration = Duration::from_micros(50);
+
+/// The longest pause. A job that is cancelled returns within about this time.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Memory of a device, cut into arrays.
 struct Arena {
@@ -455,6 +459,7 @@ impl<'a> Work<'a> {
 
     /// Waits until an event has passed. A job that is cancelled does not wait.
     pub fn wait_for(&mut self, event: Event) -> Result<()> {
+        let mut pause = PAUSE;
         for spin in 0u32.. {
             if self.lane.device.is_done(event)? {
                 return Ok(());
@@ -463,7 +468,8 @@ impl<'a> Work<'a> {
                 return Err(ExecError::Cancelled.into());
             }
             if spin >= SPINS {
-                self.lane.runtime.sleep(PAUSE);
+                self.lane.runtime.sleep(pause);
+                pause = (pause + pause / 16).min(PAUSE_MAX);
             }
         }
         Ok(())
