@@ -285,7 +285,10 @@ impl Executor for GpuExecutor {
     }
 
     fn slots(&self) -> usize {
-        self.lane_count
+        // A lane whose work does not end has no room for a job, until it ends after all.
+        let mut lanes = self.lanes.lock();
+        let stuck = lanes.iter_mut().map(|lane| usize::from(!lane.is_idle()));
+        self.lane_count - stuck.sum::<usize>()
     }
 
     fn state(&self) -> ExecutorState {

@@ -6,21 +6,28 @@ mod common;
 mod generate;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::cases::{Case, a_case, job_of};
 use common::{epoch, files};
 use generate::{Random, World, a_world};
 use proptest::prelude::*;
-use siltstone_gpu::device::emulated::EmulatedDevice;
+use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions};
-use siltstone_storage::{MemoryStorage, Runtime};
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, Inputs};
+use siltstone_storage::sim::{SimConfig, run};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Inputs};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 /// A device with this much memory, and an executor on it.
 fn executor(runtime: &Runtime, memory_bytes: u64, seed: u64) -> GpuExecutor {
-    let device = Arc::new(EmulatedDevice::new(runtime, memory_bytes, seed));
+    executor_with(runtime, memory_bytes, seed, Faults::default())
+}
+
+fn executor_with(runtime: &Runtime, memory_bytes: u64, seed: u64, faults: Faults) -> GpuExecutor {
+    let device = EmulatedDevice::with_faults(runtime, memory_bytes, seed, faults);
+    let device = Arc::new(device);
     let options = GpuOptions {
         memory_bytes_max: memory_bytes,
         pinned_bytes_max: 256 << 10,
@@ -152,4 +159,46 @@ fn pieces_make_the_same_tables() {
     }
     // Most of the jobs took several pieces.
     assert!(most_pieces > 3 && several > 10, "{most_pieces} {several}");
+}
+
+/// A kernel never ends. The job asks for it with few calls, and returns soon after it is cancelled.
+/// Its lane is no slot any more, and the executor can be dropped.
+#[test]
+fn a_lane_whose_kernel_hangs_is_no_slot() {
+    for hanging_kernel in [2, 20, 60] {
+        let config = SimConfig {
+            max_steps: 100_000,
+            ..SimConfig::new(hanging_kernel)
+        };
+        let outcome = run(config, move |runtime| {
+            let storage = Arc::new(MemoryStorage::new(&runtime));
+            let (job, inputs) = a_world(&mut Random::new(1000)).write(&storage);
+            let faults = Faults {
+                hanging_kernel,
+                ..Faults::default()
+            };
+            let gpu = Arc::new(executor_with(&runtime, 64 << 20, 5, faults));
+            let ctx = ExecContext::new(runtime.clone(), inputs, storage.clone(), epoch());
+            let before = storage.list().unwrap().len();
+            assert_eq!(gpu.slots(), 1);
+            let (own, given, task_ctx) = (gpu.clone(), job.clone(), ctx.clone());
+            let task = runtime.spawn("job", move || own.run(&given, &task_ctx));
+            let task = task.unwrap();
+            runtime.sleep(Duration::from_secs(60));
+            assert!(!task.is_finished());
+            ctx.cancel.cancel();
+            runtime.sleep(Duration::from_millis(100));
+            assert!(task.is_finished());
+            assert!(matches!(task.join(), Ok(Err(ExecError::Cancelled))));
+            assert_eq!(gpu.slots(), 0);
+            assert!(matches!(
+                gpu.run(&job, &ctx),
+                Err(ExecError::Declined { .. })
+            ));
+            assert_eq!(storage.list().unwrap().len(), before);
+        });
+        if let Err(failure) = outcome.result {
+            panic!("kernel {hanging_kernel}: {failure}");
+        }
+    }
 }
