@@ -189,7 +189,7 @@ impl GpuExecutor {
         let mut run = SubjobRun {
             job,
             plan,
-            work: Work::new(lane, ctx),
+            work: Work::new(lane, ctx)?,
             checks,
             rank_runs_max: self.options.rank_runs_max,
             pieces: 0,

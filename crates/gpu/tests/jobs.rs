@@ -202,3 +202,33 @@ fn a_lane_whose_kernel_hangs_is_no_slot() {
         }
     }
 }
+
+/// A call fails, at any place of a job, and later ones do not: the next job is done.
+#[test]
+fn a_job_after_one_that_failed_is_done() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let (job, inputs) = a_world(&mut Random::new(1000)).write(&storage);
+    let mut failed_count = 0;
+    for failing_call in (10..400).step_by(13) {
+        let faults = Faults {
+            failing_call,
+            ..Faults::default()
+        };
+        let gpu = executor_with(&runtime, 64 << 20, 5, faults);
+        let mut given = job.clone();
+        given.output.attempt = 100 + failing_call;
+        let ctx = ExecContext::new(runtime.clone(), inputs.clone(), storage.clone(), epoch());
+        if gpu.run(&given, &ctx).is_err() {
+            failed_count += 1;
+            // What the first job had started ends first.
+            let is_free = (0..10_000).any(|_| gpu.slots() == 1);
+            assert!(is_free, "call {failing_call}");
+            given.output.attempt = 1000 + failing_call;
+            let next = gpu.run(&given, &ctx);
+            assert!(next.is_ok(), "call {failing_call}: {next:?}");
+        }
+        assert_eq!(count_of(&gpu, "gpu_mismatches"), 0);
+    }
+    assert!(failed_count > 10, "{failed_count}");
+}
