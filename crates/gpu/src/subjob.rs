@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::planted;
 use siltstone_table::assembly::{EntryCounts, FilterBytes, FinishedBlock};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::compress::Codec;
@@ -572,7 +573,7 @@ impl SubjobRun<'_, '_> {
             };
             self.work.take_event(event)?;
             let bytes = &self.work.lane.ring[full].bytes()?[..chunk as usize];
-            if self.checks.outputs {
+            if self.checks.outputs && !planted!(GpuBlocksAreBelieved) {
                 checking.add(bytes)?;
             }
             let missing = || GpuError::Mismatch("a table was not begun".into());
