@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Mutex, Runtime, planted};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{ExecContext, ExecError};
 
@@ -53,8 +53,12 @@ const SPINS: u32 = 64;
 const LANE_WAIT: Duration = Duration::from_millis(200);
 const LANE_PAUSE: Duration = Duration::from_micros(100);
 
-/// The pause between two questions of a wait.
+/// The first pause between two questions of a wait. Each later one is a sixteenth longer, so a wait
+/// is late by a sixteenth of its time at most.
 const PAUSE: Duration = Duration::from_micros(50);
+
+/// The longest pause. A job that is cancelled returns within about this time.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Memory of a device, cut into arrays.
 struct Arena {
@@ -520,7 +524,7 @@ impl Work {
                 let expected = self.checksum(part, range.end)?;
                 let chunk = &self.lane.staging.bytes()?[range];
                 let found = crc32c(chunk);
-                if found != expected {
+                if found != expected && !planted!(GpuArraysAreBelieved) {
                     return Err(GpuError::Mismatch(format!(
                         "the checksum of {len} bytes is {expected:08x} on the device and \
                          {found:08x} here"
@@ -559,6 +563,7 @@ impl Work {
 
     /// Waits until an event has passed. A job that is cancelled does not wait.
     pub fn wait_for(&mut self, event: Event) -> Result<()> {
+        let mut pause = PAUSE;
         for spin in 0u32.. {
             if self.lane.device.is_done(event)? {
                 return Ok(());
@@ -567,7 +572,8 @@ impl Work {
                 return Err(ExecError::Cancelled.into());
             }
             if spin >= SPINS {
-                self.lane.runtime.sleep(PAUSE);
+                self.lane.runtime.sleep(pause);
+                pause = (pause + pause / 16).min(PAUSE_MAX);
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //!
 //! Threading: see `lane`.
 
+use siltstone_storage::planted;
 use siltstone_table::retain::{KeyRange, RangeDelete, RangeEnd, Retain};
 
 use crate::error::Result;
@@ -117,6 +118,7 @@ pub(crate) fn judge(
     sorted: &Sorted,
 ) -> Result<Verdicts> {
     let count = sorted.count;
+    let stripes = retain.stripes().ends().len() as u32;
     let (fragments, firsts) = by_stripe(retain);
     let mut batch = Batch::default();
     let ends = batch.add(retain.stripes().ends());
@@ -141,7 +143,7 @@ pub(crate) fn judge(
         older: older.of(batch),
         verdicts,
         kept: places,
-        stripes: retain.stripes().ends().len() as u32,
+        stripes: stripes * u32::from(!planted!(GpuForgetsStripes)),
         older_count: retain.older().len() as u32,
         rules: u32::from(retain.rules().0),
         unused: 0,

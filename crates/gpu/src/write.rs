@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use siltstone_storage::planted;
 use siltstone_table::assembly::{EntryCounts, FilterBytes, FinishedBlock};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::SubjobOutput;
@@ -142,7 +143,7 @@ impl Writer<'_> {
             };
             work.take_event(event)?;
             let bytes = &work.lane.ring[full].bytes()?[..chunk as usize];
-            if self.checks.outputs {
+            if self.checks.outputs && !planted!(GpuBlocksAreBelieved) {
                 checking.add(bytes)?;
             }
             let missing = || GpuError::Mismatch("a table was not begun".into());

@@ -9,11 +9,13 @@ mod same;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::epoch;
 use generate::{Random, World, a_small_world};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions};
+use siltstone_storage::sim::{SimConfig, run};
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{
@@ -405,4 +407,93 @@ fn hostile_blocks_are_refused_as_by_the_host_or_declined() {
         }
     }
     assert!(failed > 300, "{failed}");
+}
+
+/// An executor with one lane.
+fn executor_with(runtime: &Runtime, seed: u64, faults: Faults) -> GpuExecutor {
+    let device = EmulatedDevice::with_faults(runtime, MEMORY_BYTES, seed, faults);
+    let options = GpuOptions {
+        lanes: 1,
+        ..options()
+    };
+    GpuExecutor::open("gpu0", Arc::new(device), runtime, options).unwrap()
+}
+
+/// A count of the executor.
+fn count_of(gpu: &GpuExecutor, name: &str) -> u64 {
+    let counters = gpu.counters();
+    let count = counters.iter().find(|(of, _)| of == name);
+    count.map_or(0, |(_, count)| *count)
+}
+
+/// A kernel never ends. The job asks for it with few calls, and returns soon after it is cancelled.
+/// Its lane is no slot any more, and the executor can be dropped.
+#[test]
+fn a_lane_whose_kernel_hangs_is_no_slot() {
+    for hanging_kernel in [2, 20, 60] {
+        let config = SimConfig {
+            max_steps: 100_000,
+            ..SimConfig::new(hanging_kernel)
+        };
+        let outcome = run(config, move |runtime| {
+            let storage = Arc::new(MemoryStorage::new(&runtime));
+            let (job, inputs) = a_small_world(&mut Random::new(1000)).write(&storage);
+            let faults = Faults {
+                hanging_kernel,
+                ..Faults::default()
+            };
+            let gpu = Arc::new(executor_with(&runtime, 5, faults));
+            let ctx = ExecContext::new(runtime.clone(), inputs, storage.clone(), epoch());
+            let before = storage.list().unwrap().len();
+            assert_eq!(gpu.slots(), 1);
+            let (own, given, task_ctx) = (gpu.clone(), job.clone(), ctx.clone());
+            let task = runtime.spawn("job", move || own.run(&given, &task_ctx));
+            let task = task.unwrap();
+            runtime.sleep(Duration::from_secs(60));
+            assert!(!task.is_finished());
+            ctx.cancel.cancel();
+            runtime.sleep(Duration::from_millis(100));
+            assert!(task.is_finished());
+            assert!(matches!(task.join(), Ok(Err(ExecError::Cancelled))));
+            assert_eq!(gpu.slots(), 0);
+            assert!(matches!(
+                gpu.run(&job, &ctx),
+                Err(ExecError::Declined { .. })
+            ));
+            assert_eq!(storage.list().unwrap().len(), before);
+        });
+        if let Err(failure) = outcome.result {
+            panic!("kernel {hanging_kernel}: {failure}");
+        }
+    }
+}
+
+/// A call fails, at any place of a job, and later ones do not: the next job is done.
+#[test]
+fn a_job_after_one_that_failed_is_done() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let (job, inputs) = a_small_world(&mut Random::new(1000)).write(&storage);
+    let mut failed_count = 0;
+    for failing_call in (10..400).step_by(13) {
+        let faults = Faults {
+            failing_call,
+            ..Faults::default()
+        };
+        let gpu = executor_with(&runtime, 5, faults);
+        let mut given = job.clone();
+        given.output.attempt = 100 + failing_call;
+        let ctx = ExecContext::new(runtime.clone(), inputs.clone(), storage.clone(), epoch());
+        if gpu.run(&given, &ctx).is_err() {
+            failed_count += 1;
+            // What the first job had started ends first.
+            let is_free = (0..10_000).any(|_| gpu.slots() == 1);
+            assert!(is_free, "call {failing_call}");
+            given.output.attempt = 1000 + failing_call;
+            let next = gpu.run(&given, &ctx);
+            assert!(next.is_ok(), "call {failing_call}: {next:?}");
+        }
+        assert_eq!(count_of(&gpu, "gpu_mismatches"), 0);
+    }
+    assert!(failed_count > 10, "{failed_count}");
 }

@@ -47,6 +47,16 @@ impl Coverage {
         for (cause, total) in &stats.delay_totals {
             self.add_count(&format!("delay.{cause:?}"), total.count);
         }
+        for side in stats.sides.iter().filter(|side| side.side == "gpu") {
+            self.add_count("gpu.believed", side.compaction_count);
+            let said = side.last_failure.as_deref().unwrap_or_default();
+            if said.contains("no sign of life") {
+                self.add("gpu.found_hung");
+            }
+            if side.state.starts_with("down") {
+                self.add("gpu.down");
+            }
+        }
         let deepest = stats
             .keyspaces
             .iter()

@@ -3,8 +3,10 @@
 //! engine has abandoned must not change a folder.
 //!
 //! [`OtherExecutors`] are the executors of one life of a store. Each executor is a [`Device`] with
-//! its own behaviour. The executors outlive the store: a job that hangs may wake when the store is
-//! closed, or when the next store is open on the same folder.
+//! its own behaviour, except for a [`Gpu`], which some lives have. The executors outlive the store:
+//! a job that hangs may wake when the store is closed, or when the next store is open on the same
+//! folder. A job on a GPU does not outlive its store, even if a kernel hangs, because it notices
+//! that it is cancelled.
 //!
 //! Threading: shared by the tasks of a run.
 
@@ -12,18 +14,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use siltstone::EventListener;
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::exec::Executor;
 
 use crate::checker::Check;
 use crate::coverage::Coverage;
 use crate::device::{Behaviour, Device};
+use crate::gpu::{Gpu, GpuPlan};
 use crate::rng::Rng;
 
 /// See the module.
 #[derive(Clone, Default)]
 pub struct OtherExecutors {
     devices: Vec<Arc<Device>>,
+    gpu: Option<Arc<Gpu>>,
     /// Whether a close is followed by a wait for hanging executors, so that the folder can be
     /// compared. Otherwise they wake in the next life.
     is_awaited: bool,
@@ -33,19 +38,31 @@ pub struct OtherExecutors {
 pub(crate) type Folder = BTreeMap<String, Vec<u8>>;
 
 impl OtherExecutors {
-    /// Draws zero to two executors. Their behaviour does not depend on later draws from `rng`.
+    /// Draws zero to two executors, and in four lives of ten a GPU. Their behaviour does not depend on later draws from `rng`.
     pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = rng.below(4).saturating_sub(1);
-        OtherExecutors::of(runtime, count, rng)
+        OtherExecutors::of(runtime, count, 40, rng)
     }
 
-    /// Draws one or two executors.
+    /// Draws one or two executors, and in one life of ten a GPU.
     pub(crate) fn draw_some(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = 1 + rng.below(2);
-        OtherExecutors::of(runtime, count, rng)
+        OtherExecutors::of(runtime, count, 10, rng)
     }
 
-    fn of(runtime: &Runtime, count: u64, rng: &mut Rng) -> OtherExecutors {
+    /// A GPU and no other executor.
+    pub(crate) fn only(gpu: Option<Arc<Gpu>>) -> OtherExecutors {
+        OtherExecutors {
+            gpu,
+            ..OtherExecutors::default()
+        }
+    }
+
+    fn of(runtime: &Runtime, count: u64, gpu_percent: u64, rng: &mut Rng) -> OtherExecutors {
+        let mut of_gpu = rng.clone().fork(12);
+        let has_gpu = of_gpu.chance(gpu_percent);
+        // Without a GPU, because it cannot be opened, the store has its other executors.
+        let gpu = has_gpu.then(|| Gpu::open(runtime, "gpu-0", GpuPlan::draw(&mut of_gpu)).ok());
         let mut own = rng.clone().fork(11);
         let devices = (0..count).map(|i| {
             let misbehaves_percent = *rng.pick(&[0, 30, 100]);
@@ -54,6 +71,7 @@ impl OtherExecutors {
         });
         OtherExecutors {
             devices: devices.collect(),
+            gpu: gpu.flatten(),
             is_awaited: own.chance(60),
         }
     }
@@ -61,7 +79,15 @@ impl OtherExecutors {
     /// The executors as a store gets them.
     pub(crate) fn executors(&self) -> Vec<Arc<dyn Executor>> {
         let devices = self.devices.iter();
-        devices.map(|device| device.clone() as _).collect()
+        let devices = devices.map(|device| device.clone() as Arc<dyn Executor>);
+        devices
+            .chain(self.gpu.clone().map(|gpu| gpu as _))
+            .collect()
+    }
+
+    /// The listener of their store, if it is to have one.
+    pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
+        self.gpu.clone().map(|gpu| gpu as _)
     }
 
     /// The number of their jobs that hang.
@@ -100,6 +126,9 @@ impl OtherExecutors {
     pub(crate) fn take_reached(&self, coverage: &mut Coverage) {
         for device in &self.devices {
             coverage.merge(&device.take_reached());
+        }
+        if let Some(gpu) = &self.gpu {
+            coverage.merge(&gpu.take_reached());
         }
     }
 

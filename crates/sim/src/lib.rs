@@ -15,6 +15,7 @@
 //! - [`linear`]: decides whether a history of overlapping operations has an order.
 //! - [`device`]: an executor with slots, whose jobs take time and end as planned or as drawn.
 //! - [`executors`]: the executors of a random trial, which fail, lie, hang and wake too late.
+//! - [`gpu`]: the GPU of a random trial, which is emulated.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`pipelined`]: a storage whose appends return before it has taken them.
 //! - [`reduce`]: leaves out everything that a failure does not need.
@@ -30,6 +31,7 @@ pub mod coverage;
 pub mod device;
 pub mod executors;
 pub mod fuzzing;
+pub mod gpu;
 pub mod linear;
 pub mod marking;
 pub mod model;

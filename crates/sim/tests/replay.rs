@@ -2,7 +2,8 @@
 //! both back ends. Another seed gives another trace, and a clock that is read without the runtime
 //! is detected.
 
-use siltstone_sim::trials::{Trace, options_trial, trace};
+use siltstone_sim::coverage::Coverage;
+use siltstone_sim::trials::{Trace, options_trial, trace, trace_with_gpu};
 use siltstone_storage::Runtime;
 use siltstone_storage::sim::Backend;
 
@@ -40,6 +41,22 @@ fn one_seed_is_one_trace() {
     }
     assert!(stalls > 0, "no seed stalls");
     assert!(work > 10, "the seeds have {work} jobs");
+}
+
+/// The same with a GPU, whose device has an order and faults of its own.
+#[test]
+fn one_seed_is_one_trace_with_a_gpu() {
+    let mut reached = Coverage::default();
+    for seed in 1..9 {
+        let first = trace_with_gpu(seed, Backend::Coroutines);
+        let again = trace_with_gpu(seed, Backend::Coroutines);
+        assert_eq!(first, again, "seed {seed} run twice");
+        let threads = trace_with_gpu(seed, Backend::Threads);
+        assert_eq!(first, threads, "seed {seed} on threads");
+        reached.merge(&first.coverage);
+    }
+    let wanted = ["gpu.believed", "gpu.several_pieces", "gpu.declined"];
+    assert!(reached.missing(&wanted).is_empty(), "{reached}");
 }
 
 /// A seed's run depends neither on earlier runs in its process nor on concurrent ones. (Cache keys

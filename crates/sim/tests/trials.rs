@@ -30,6 +30,24 @@ const ELSEWHERE: &[&str] = &[
     "store.side_suspended_count",
 ];
 
+/// What a row with GPUs must reach of them.
+const GPU: &[&str] = &[
+    "gpu.believed",
+    "gpu.cancelled",
+    "gpu.declined",
+    "gpu.device_errors",
+    "gpu.done",
+    "gpu.down",
+    "gpu.found_hung",
+    "gpu.host_did_its_job",
+    "gpu.met.failing_call",
+    "gpu.met.flipped_copy",
+    "gpu.met.hanging_kernel",
+    "gpu.met.sticky_call",
+    "gpu.mismatches",
+    "gpu.several_pieces",
+];
+
 /// What random operations under random options must reach.
 const REACHED: &[&str] = &[
     "approximate.shown",
@@ -157,7 +175,7 @@ fn option_sets() {
         "layout.log on 1, tables on 1 and 2",
         "layout.log on 1, tables on 2 and 3",
     ];
-    let wanted = [REACHED, ELSEWHERE, SECOND_LOCATION, layouts].concat();
+    let wanted = [REACHED, ELSEWHERE, GPU, SECOND_LOCATION, layouts].concat();
     seeds("option_sets", 1, 600, &wanted, options_trial);
 }
 

@@ -312,6 +312,13 @@ bugs! {
         "a run at the second location is installed before its folder is synced";
     // Log as run (RFC 13, section 11).
     253 PinsAreIgnored "a log segment is retired although a memtable reads values in it";
+    // Compactions on a GPU (RFC 14).
+    260 GpuArraysAreBelieved
+        "arrays that were copied from a GPU are not compared with their checksums";
+    261 GpuBlocksAreBelieved
+        "blocks that were copied from a GPU are not compared with their checksums";
+    262 GpuClipsNoEnd "a piece on a GPU has all entries of its blocks that come after its end";
+    263 GpuForgetsStripes "on a GPU the newest version of a key hides those that snapshots see";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

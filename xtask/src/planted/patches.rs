@@ -480,6 +480,7 @@ mod tests {
             "crates/storage/src",
             "crates/device/src",
             "crates/engine/src",
+            "crates/gpu/src",
             "crates/table/src",
             FOLDER,
         ] {

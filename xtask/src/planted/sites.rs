@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::list::LIST;
 
 /// The crates that have sites.
-const CRATES: [&str; 4] = ["storage", "table", "engine", "device"];
+const CRATES: [&str; 5] = ["storage", "table", "engine", "device", "gpu"];
 
 /// Files that may ask in other ways than by a site: the list, and what hands it on to tests.
 const MAY_ASK: [&str; 2] = [LIST, "crates/engine/src/lib.rs"];

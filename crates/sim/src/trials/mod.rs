@@ -71,7 +71,7 @@ pub use outages::outages_trial;
 pub use picks::picks_trial;
 pub use power::{power_trial, power_trial_alone};
 pub use repair::repair_trial;
-pub use replay::{Trace, trace};
+pub use replay::{Trace, trace, trace_with_gpu};
 pub use same_operations::same_operations_trial;
 pub use scenario::{Share, scenario};
 pub use seeds::{seeds, seeds_in_turn};

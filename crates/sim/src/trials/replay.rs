@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use siltstone::{FlushVerify, Options, SyncMode};
+use siltstone::{Compression, FlushVerify, Options, Storages, SyncMode};
 use siltstone_storage::fault::FaultStorage;
 use siltstone_storage::sim::{Backend, SimConfig, run};
 use siltstone_storage::{MemoryStorage, Runtime};
 
 use super::Run;
 use crate::coverage::Coverage;
+use crate::executors::OtherExecutors;
+use crate::gpu::{Gpu, GpuPlan};
 use crate::rng::Rng;
 use crate::world::Errors;
 
@@ -30,6 +32,18 @@ pub struct Trace {
 /// # Panics
 /// If the run fails.
 pub fn trace(seed: u64, backend: Backend, meddle: fn(&Runtime)) -> Trace {
+    traced(seed, backend, false, meddle)
+}
+
+/// Like [`trace`], for a store without compression that has a GPU.
+///
+/// # Panics
+/// If the run fails.
+pub fn trace_with_gpu(seed: u64, backend: Backend) -> Trace {
+    traced(seed, backend, true, |_| {})
+}
+
+fn traced(seed: u64, backend: Backend, has_gpu: bool, meddle: fn(&Runtime)) -> Trace {
     let config = SimConfig {
         max_steps: 3_000_000,
         backend,
@@ -41,7 +55,7 @@ pub fn trace(seed: u64, backend: Backend, meddle: fn(&Runtime)) -> Trace {
         let medium = MemoryStorage::new(&runtime);
         let traced = FaultStorage::new(Arc::new(medium.clone()), &runtime);
         traced.start_trace(false);
-        let options = Options {
+        let mut options = Options {
             sync: SyncMode::Never,
             flush_verify: FlushVerify::All,
             memtable_bytes: 64 << 10,
@@ -56,8 +70,18 @@ pub fn trace(seed: u64, backend: Backend, meddle: fn(&Runtime)) -> Trace {
             log_bytes_max: 128 << 10,
             ..Options::default()
         };
+        let mut gpu = None;
+        if has_gpu {
+            options.compression = Compression::None.into();
+            let plan = GpuPlan::draw(&mut rng.clone().fork(12));
+            gpu = Gpu::open(&runtime, "gpu-0", plan).ok();
+        }
+        let (storages, executors) = (
+            Storages::on(Arc::new(traced.clone())),
+            OtherExecutors::only(gpu),
+        );
         let world = run
-            .open(&medium, Arc::new(traced.clone()), &options, Errors::Fatal)
+            .open_on(&medium, storages, executors, &options, Errors::Fatal)
             .unwrap_or_else(|e| panic!("{e}"));
         meddle(&runtime);
         run.work(&world, 4, 60, &mut rng)

@@ -158,6 +158,7 @@ impl Run {
         }
         let components = Components {
             executors: other_executors.executors(),
+            listener: other_executors.listener(),
             ..Components::of(seen, self.runtime.clone())
         };
         let mut options = options.clone();
