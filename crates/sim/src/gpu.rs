@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use siltstone::{Event, EventListener};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
-use siltstone_gpu::{GpuExecutor, GpuOptions};
+use siltstone_gpu::{GpuExecutor, GpuOptions, Strategy, Transfer};
 use siltstone_storage::Runtime;
 use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Side};
 use siltstone_table::job::Job;
@@ -126,16 +126,25 @@ impl Gpu {
     /// # Errors
     /// The device fails meanwhile.
     pub fn open(runtime: &Runtime, name: &str, plan: GpuPlan) -> Result<Arc<Gpu>, String> {
-        let memory_bytes = plan.lane_bytes * plan.lanes as u64;
+        // A job overlaps its pieces if it has two parts of the memory.
+        let parts = 1 + plan.seed % 2;
+        let memory_bytes = plan.lane_bytes * plan.lanes as u64 * parts;
         let device = EmulatedDevice::with_faults(runtime, memory_bytes, plan.seed, plan.faults);
         let device = Arc::new(device);
         let options = GpuOptions {
             memory_bytes_max: memory_bytes,
             pinned_bytes_max: 256 << 10,
             jobs: plan.lanes,
+            lanes: parts as usize,
+            strategy: Strategy::ALL[(plan.seed >> 8) as usize % 5],
+            transfer: match plan.seed >> 16 & 3 {
+                0 => Transfer::Plain,
+                _ => Transfer::Pipeline,
+            },
             verifies_all: plan.verifies_all,
             job_bytes_min: 0,
             rank_runs_max: plan.rank_runs_max,
+            ..GpuOptions::default()
         };
         let executor = GpuExecutor::open(name, device.clone(), runtime, options)?;
         Ok(Arc::new(Gpu {
@@ -214,6 +223,14 @@ impl Executor for Gpu {
 
     fn slots(&self) -> usize {
         self.executor.slots()
+    }
+
+    fn tasks(&self) -> usize {
+        self.executor.tasks()
+    }
+
+    fn drops_into(&self, depth: u32) -> bool {
+        self.executor.drops_into(depth)
     }
 
     fn state(&self) -> ExecutorState {
