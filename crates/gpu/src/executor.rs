@@ -358,6 +358,10 @@ impl Executor for GpuExecutor {
         2
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.pool.pinned_bytes()
+    }
+
     fn drops_into(&self, depth: u32) -> bool {
         drops_into(depth, &self.options)
     }

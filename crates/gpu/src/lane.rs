@@ -260,6 +260,7 @@ pub(crate) struct Pool {
     /// Those that no job has.
     lanes: Mutex<Vec<Lane>>,
     count: usize,
+    pinned_bytes: u64,
 }
 
 impl Pool {
@@ -276,7 +277,14 @@ impl Pool {
             runtime: runtime.clone(),
             lanes: runtime.mutex(lanes),
             count,
+            pinned_bytes: (count * (sizes.staging_bytes + sizes.ring_bytes * sizes.ring_count))
+                as u64,
         }))
+    }
+
+    /// The pinned memory of all lanes.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes
     }
 
     /// The number of lanes in which no work of an abandoned job may still go on.

@@ -181,6 +181,10 @@ impl Executor for OpeningExecutor {
         self.opened().map_or(1, |executor| executor.tasks())
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.opened().map_or(0, |executor| executor.held_bytes())
+    }
+
     fn drops_into(&self, depth: u32) -> bool {
         drops_into(depth, &self.options)
     }

@@ -229,6 +229,10 @@ impl Executor for Gpu {
         self.executor.tasks()
     }
 
+    fn held_bytes(&self) -> u64 {
+        self.executor.held_bytes()
+    }
+
     fn drops_into(&self, depth: u32) -> bool {
         self.executor.drops_into(depth)
     }

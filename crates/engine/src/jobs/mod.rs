@@ -139,7 +139,9 @@ impl Jobs {
     /// attempts whose executor has not returned.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let lost = self.runner.sides.lost_buffer_bytes();
-        self.schedule.lock().buffer_bytes().saturating_add(lost)
+        let held = self.runner.sides.held_bytes();
+        let running = self.schedule.lock().buffer_bytes();
+        running.saturating_add(lost).saturating_add(held)
     }
 
     /// Sets the location of all further flushes on the host, for tests.

@@ -264,6 +264,13 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
+    /// The memory of this process that executors hold whether they run jobs or not.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let bytes = |side| self.ask_one(side, || self.executors[side].held_bytes());
+        let all = (0..self.host()).filter_map(bytes);
+        all.fold(0, u64::saturating_add)
+    }
+
     /// Whether jobs on this side drop what they may if they merge into this level, counted from the
     /// first one below level 0.
     pub(crate) fn drops_into(&self, side: SideId, depth: u32) -> bool {
