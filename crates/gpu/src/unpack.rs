@@ -2,8 +2,6 @@
 //!
 //! Threading: see `lane`.
 
-use siltstone_storage::planted;
-
 use crate::error::Result;
 use crate::kernels::{
     Array, Block, CheckOrder, ChecksumBlocks, Clip, CompareChecksums, Entries, Input, InputEntries,
@@ -110,8 +108,8 @@ pub(crate) fn prepare(work: &mut Work, inputs: &[PieceInput], prefix: &[u8]) -> 
     for input in inputs {
         keys.push(&input.bounds.start);
         match &input.bounds.end {
-            Some(end) if !planted!(GpuClipsNoEnd) => keys.push(end),
-            _ => keys.push_none(),
+            Some(end) => keys.push(end),
+            None => keys.push_none(),
         }
     }
     // An array needs an item that a kernel may name, even if nothing reads it.

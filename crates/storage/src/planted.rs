@@ -317,7 +317,7 @@ bugs! {
         "arrays that were copied from a GPU are not compared with their checksums";
     261 GpuBlocksAreBelieved
         "blocks that were copied from a GPU are not compared with their checksums";
-    262 GpuClipsNoEnd "a piece on a GPU has all entries of its blocks that come after its end";
+    262 GpuClipsNoStart "a piece on a GPU has the entries of its first blocks that lie before it";
     263 GpuForgetsStripes "on a GPU the newest version of a key hides those that snapshots see";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
