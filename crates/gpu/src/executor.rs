@@ -21,6 +21,7 @@ use crate::device::{Device, DeviceFacts};
 use crate::error::{GpuError, Result};
 use crate::lane::{LaneSizes, Pool};
 use crate::pipeline::{self, Shared};
+use crate::profile::{KernelTime, Profile};
 use crate::strategy::{Strategy, Transfer};
 use crate::subjob::{Checks, Tuning};
 
@@ -68,6 +69,9 @@ pub struct GpuOptions {
     /// Up to this many runs are sorted by rank, as in the paper, and more are merged in pairs. Both
     /// give the same order.
     pub rank_runs_max: usize,
+    /// Whether the time of each kernel is measured, which [`GpuExecutor::profile`] returns. It costs
+    /// some microseconds for each launch.
+    pub profiles: bool,
 }
 
 impl GpuOptions {
@@ -122,6 +126,7 @@ impl Default for GpuOptions {
             verified_share: 16,
             job_bytes_min: 16 << 20,
             rank_runs_max: 0,
+            profiles: false,
         }
     }
 }
@@ -143,6 +148,7 @@ pub struct GpuExecutor {
     runtime: Runtime,
     options: GpuOptions,
     pool: Arc<Pool>,
+    profile: Option<Arc<Profile>>,
     counts: Counts,
     /// A call failed in such a way that all later ones fail.
     is_broken: AtomicBool,
@@ -171,13 +177,15 @@ impl GpuExecutor {
         // Each job computes in one lane and writes from another one.
         let count = jobs * options.lanes.max(1);
         let sizes = lane_sizes(all / count as u64, options.pinned_bytes_max / count as u64);
-        let pool = Pool::open(&device, runtime, sizes, count);
+        let profile = options.profiles.then(|| Arc::new(Profile::new(runtime)));
+        let pool = Pool::open(&device, runtime, sizes, count, profile.as_ref());
         let pool = pool.map_err(|error| text_of(&error))?;
         Ok(GpuExecutor {
             name: name.to_string(),
             runtime: runtime.clone(),
             options,
             pool,
+            profile,
             device,
             counts: Counts::default(),
             is_broken: AtomicBool::new(false),
@@ -187,6 +195,13 @@ impl GpuExecutor {
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// How long each kernel took in the jobs that have ended, by name: see [`GpuOptions::profiles`].
+    /// Copies between ring and device are named `copy in` and `copy out`.
+    pub fn profile(&self) -> Vec<(&'static str, KernelTime)> {
+        let profile = self.profile.as_ref();
+        profile.map_or_else(Vec::new, |profile| profile.sums())
     }
 
     /// What the host checks of this job.

@@ -22,11 +22,12 @@ use siltstone_storage::{Mutex, Runtime, planted};
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{ExecContext, ExecError};
 
-use crate::device::{Device, Event, PinnedBuffer, Region, Stream};
+use crate::device::{Device, DeviceError, Event, PinnedBuffer, Region, Stream};
 use crate::error::{GpuError, Result};
 use crate::kernels::{
     Args, Array, ChecksumRegion, CrcTables, Item, ScanApply32, ScanApply64, ScanSums32, ScanSums64,
 };
+use crate::profile::{LaneProfile, Profile};
 
 /// The alignment of arrays, in bytes.
 const ALIGN_BYTES: u64 = 256;
@@ -81,6 +82,7 @@ pub(crate) struct Lane {
     crc: Array<u32>,
     /// An event after the last work of a job that did not wait for it.
     pending: Option<Event>,
+    profile: LaneProfile,
 }
 
 /// The sizes of a lane.
@@ -97,7 +99,12 @@ pub(crate) struct LaneSizes {
 
 impl Lane {
     /// Takes the lane's memory.
-    pub fn open(device: &Arc<dyn Device>, runtime: &Runtime, sizes: LaneSizes) -> Result<Lane> {
+    pub fn open(
+        device: &Arc<dyn Device>,
+        runtime: &Runtime,
+        sizes: LaneSizes,
+        profile: Option<&Arc<Profile>>,
+    ) -> Result<Lane> {
         let region = device.alloc(sizes.memory_bytes)?;
         let mut arena = Arena {
             region,
@@ -117,6 +124,7 @@ impl Lane {
             crc_tables,
             crc,
             pending: None,
+            profile: LaneProfile::new(profile),
         };
         let args = CrcTables { tables: crc_tables };
         lane.launch("crc_tables", CRC_TABLE_COUNT, &args)?;
@@ -126,7 +134,7 @@ impl Lane {
     /// Starts a kernel that has a thread for each item.
     pub fn launch<A: Args>(&self, kernel: &'static str, items: u64, args: &A) -> Result<()> {
         let blocks = items.div_ceil(u64::from(ITEM_THREADS)) as u32;
-        self.launch_blocks(kernel, blocks, ITEM_THREADS, args)
+        self.launch_for(items, kernel, blocks, ITEM_THREADS, args)
     }
 
     /// Starts a kernel with this many CUDA blocks.
@@ -137,11 +145,34 @@ impl Lane {
         threads: u32,
         args: &A,
     ) -> Result<()> {
+        self.launch_for(u64::from(blocks), kernel, blocks, threads, args)
+    }
+
+    fn launch_for<A: Args>(
+        &self,
+        items: u64,
+        kernel: &'static str,
+        blocks: u32,
+        threads: u32,
+        args: &A,
+    ) -> Result<()> {
         let mut bytes = Vec::with_capacity(A::BYTES as usize);
         args.put(&mut bytes);
-        Ok(self
-            .device
-            .launch(self.stream, kernel, blocks, threads, &bytes)?)
+        self.timed(kernel, items, |device, stream| {
+            device.launch(stream, kernel, blocks, threads, &bytes)
+        })
+    }
+
+    /// Puts work into the stream, whose time is measured if the executor has a profile.
+    fn timed(
+        &self,
+        name: &'static str,
+        items: u64,
+        work: impl FnOnce(&dyn Device, Stream) -> std::result::Result<(), DeviceError>,
+    ) -> Result<()> {
+        let (device, stream) = (&*self.device, self.stream);
+        let work = || work(device, stream);
+        Ok(self.profile.timed(device, stream, (name, items), work)?)
     }
 
     /// Whether all work of earlier jobs has passed.
@@ -270,8 +301,9 @@ impl Pool {
         runtime: &Runtime,
         sizes: LaneSizes,
         count: usize,
+        profile: Option<&Arc<Profile>>,
     ) -> Result<Arc<Pool>> {
-        let open = |_| Lane::open(device, runtime, sizes);
+        let open = |_| Lane::open(device, runtime, sizes, profile);
         let lanes = (0..count).map(open).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Pool {
             runtime: runtime.clone(),
@@ -371,8 +403,9 @@ impl Work {
     /// Sets all bytes of an array.
     pub fn fill<T: Item>(&mut self, array: Array<T>, byte: u8) -> Result<()> {
         if array.count() > 0 {
-            let (device, stream) = (&self.lane.device, self.lane.stream);
-            device.fill(stream, array.region(), byte)?;
+            let region = array.region();
+            let fill = |device: &dyn Device, stream| device.fill(stream, region, byte);
+            self.lane.timed("fill", region.bytes, fill)?;
         }
         Ok(())
     }
@@ -558,6 +591,7 @@ impl Work {
         let passed = self.wait_for(event);
         if passed.is_ok() {
             self.lane.device.release(event);
+            self.lane.profile.settle(&*self.lane.device);
         } else {
             self.lane.pending = Some(event);
         }
@@ -597,16 +631,26 @@ impl Work {
 
     /// Starts a copy of a part of a buffer of the ring to the device.
     pub fn copy_in(&mut self, buffer: usize, bytes: usize, to: Array<u8>) -> Result<Event> {
-        let (device, stream) = (&self.lane.device, self.lane.stream);
-        device.copy_in(stream, to.region(), &self.lane.ring[buffer], 0..bytes)?;
+        let from = &self.lane.ring[buffer];
+        let copy =
+            |device: &dyn Device, stream| device.copy_in(stream, to.region(), from, 0..bytes);
+        self.lane.timed("copy in", bytes as u64, copy)?;
         self.record()
     }
 
     /// Starts a copy from the device to the begin of a buffer of the ring.
     pub fn copy_out(&mut self, from: Array<u8>, buffer: usize) -> Result<Event> {
         let bytes = from.count() as usize;
-        let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
-        device.copy_out(stream, &mut self.lane.ring[buffer], 0..bytes, from.region())?;
+        let Lane {
+            device,
+            stream,
+            ring,
+            profile,
+            ..
+        } = &mut *self.lane;
+        let (device, stream) = (&**device, *stream);
+        let copy = || device.copy_out(stream, &mut ring[buffer], 0..bytes, from.region());
+        profile.timed(device, stream, ("copy out", bytes as u64), copy)?;
         self.record()
     }
 }

@@ -24,6 +24,7 @@ mod open;
 mod pack;
 mod piece;
 mod pipeline;
+mod profile;
 mod retain;
 mod sort;
 mod strategy;
@@ -35,6 +36,7 @@ mod write;
 pub use executor::{GpuExecutor, GpuOptions};
 pub use measure::{LinkSpeed, measure_link};
 pub use open::{OpenError, OpeningExecutor, open};
+pub use profile::KernelTime;
 pub use strategy::{Strategy, Transfer, UnknownName};
 
 /// The kernels, as `cargo xtask ptx` has compiled them. The first line has the hash of the sources.

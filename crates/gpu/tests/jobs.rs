@@ -194,3 +194,37 @@ fn jobs_that_write_zstd_are_declined() {
     job.format.level = 1;
     assert!(gpu.accepts(&job).unwrap_err().contains("zstd"));
 }
+
+#[test]
+fn a_profile_counts_each_launch() {
+    let runtime = Runtime::threads();
+    let world = a_world(&mut Random::new(3));
+    let profile_of = |profiles, seed| {
+        let storage = Arc::new(MemoryStorage::new(&runtime));
+        let (mut job, inputs) = world.write(&storage);
+        job.format.codec = Codec::None;
+        let device = Arc::new(EmulatedDevice::new(&runtime, 64 << 20, seed));
+        let options = GpuOptions {
+            memory_bytes_max: 64 << 20,
+            pinned_bytes_max: 256 << 10,
+            jobs: 1,
+            job_bytes_min: 0,
+            profiles,
+            ..GpuOptions::default()
+        };
+        let gpu = GpuExecutor::open("gpu0", device, &runtime, options).unwrap();
+        compare(&runtime, &storage, &inputs, &job, &gpu);
+        gpu.profile()
+    };
+    for seed in [0, 1] {
+        let profile = profile_of(true, seed);
+        let found = |name: &str| profile.iter().find(|(of, _)| *of == name).unwrap().1;
+        let launches = found("judge").launches;
+        assert!(launches > 0, "{profile:?}");
+        assert_eq!(found("pack_values").launches, launches, "{profile:?}");
+        // Bytes of the inputs' blocks.
+        assert!(found("copy in").items > 4096, "{profile:?}");
+        assert!(found("copy out").items > 4096, "{profile:?}");
+    }
+    assert_eq!(profile_of(false, 0), []);
+}

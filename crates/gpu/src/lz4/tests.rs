@@ -20,7 +20,7 @@ fn in_lane<T>(memory_bytes: u64, seed: u64, test: impl FnOnce(&mut Work) -> T) -
         ring_bytes: 4096,
         ring_count: 2,
     };
-    let pool = Pool::open(&device, &runtime, sizes, 1).unwrap();
+    let pool = Pool::open(&device, &runtime, sizes, 1, None).unwrap();
     let storage = Arc::new(MemoryStorage::new(&runtime));
     let inputs = Arc::new(InputMap::new());
     let ctx = ExecContext::new(runtime, inputs, storage, Epoch(1));
