@@ -170,6 +170,9 @@ static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 thre
     X(begin_tables, BeginTables)                                                                   \
     X(list_tables, ListTables)                                                                     \
     X(find_block_ends, BlockEnds)                                                                  \
+    X(begin_jumps, BeginJumps)                                                                     \
+    X(double_jumps, DoubleJumps)                                                                   \
+    X(expand_jumps, ExpandJumps)                                                                   \
     X(follow_chain, FollowChain)                                                                   \
     X(list_blocks, ListBlocks)                                                                     \
     X(plan_blocks, PlanBlocks)                                                                     \

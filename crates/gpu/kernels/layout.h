@@ -353,33 +353,98 @@ KERNEL(find_block_ends, BlockEnds) {
     AT(a->bytes, ITEM) = (u32)(exact_bytes(&e, tail_bytes) + padding);
 }
 
+// No step: the chain is followed block by block from here.
+#define NO_JUMP 0xffffffffu
+
+typedef struct {
+    Chain chain;
+    u32s nexts;
+    u32s bytes;
+    u32s jumps; // of each survivor: the block after the one that begins with it
+} BeginJumps;
+
+// A thread for each survivor. A jump leads from a multiple of 4096 to one, within a table.
+KERNEL(begin_jumps, BeginJumps) {
+    if (ITEM >= a->chain.count) {
+        return;
+    }
+    u32 next = AT(a->nexts, ITEM);
+    u32 is_within =
+        next < a->chain.count && AT(a->chain.tables, next + 1) == AT(a->chain.tables, ITEM + 1);
+    u32 is_aligned = !a->chain.rule.is_paged || AT(a->bytes, ITEM) % PAGE_BYTES == 0;
+    AT(a->jumps, ITEM) = is_within && is_aligned ? next : NO_JUMP;
+}
+
+typedef struct {
+    u32s from;
+    u32s to; // twice as many blocks further
+    u64 count;
+} DoubleJumps;
+
+// A thread for each survivor.
+KERNEL(double_jumps, DoubleJumps) {
+    if (ITEM < a->count) {
+        u32 middle = AT(a->from, ITEM);
+        AT(a->to, ITEM) = middle == NO_JUMP ? NO_JUMP : AT(a->from, middle);
+    }
+}
+
 typedef struct {
     Chain chain;
     TableStarts starts;
     u32s nexts; // changed for blocks that begin elsewhere
     u32s bytes;
+    u32s jumps;
     u32s begins; // of each survivor, 0 before: 1 if a block begins with it
+    u32s jumped; // of each survivor, 0 before: 1 if the chain jumped from it
     u64 table_count;
 } FollowChain;
 
-// A thread for each table.
+// A thread for each table. It marks only the first of the blocks over which it jumps.
 KERNEL(follow_chain, FollowChain) {
     if (ITEM >= a->table_count) {
         return;
     }
     u64 at = AT(a->starts, ITEM).first;
     u64 end = ITEM + 1 < a->table_count ? AT(a->starts, ITEM + 1).first : a->chain.count;
-    u64 offset = 0;
+    u64 offset = 0; // modulo 4096
     while (at < end) {
         AT(a->begins, at) = 1;
-        if (a->chain.rule.is_paged && offset % PAGE_BYTES != 0) {
+        if (!a->chain.rule.is_paged || offset == 0) {
+            u32 jump = AT(a->jumps, at);
+            if (jump != NO_JUMP) {
+                AT(a->jumped, at) = 1;
+                at = jump;
+                continue;
+            }
+        } else {
             Extent e;
             u32 tail_bytes = 0, padding = 0;
             AT(a->nexts, at) = (u32)scan_block(&a->chain, at, offset, &e, &tail_bytes, &padding);
             AT(a->bytes, at) = (u32)(exact_bytes(&e, tail_bytes) + padding);
         }
-        offset += AT(a->bytes, at);
+        offset = (offset + AT(a->bytes, at)) % PAGE_BYTES;
         at = AT(a->nexts, at);
+    }
+}
+
+typedef struct {
+    u32s nexts;
+    u32s jumped;
+    u32s begins;
+    u64 count;
+    u64 blocks; // over which a jump leads
+} ExpandJumps;
+
+// A thread for each survivor: marks the blocks over which the chain jumped from it.
+KERNEL(expand_jumps, ExpandJumps) {
+    if (ITEM >= a->count || !AT(a->jumped, ITEM)) {
+        return;
+    }
+    u64 at = ITEM;
+    for (u64 i = 1; i < a->blocks; i++) {
+        at = AT(a->nexts, at);
+        AT(a->begins, at) = 1;
     }
 }
 

@@ -326,9 +326,14 @@ arguments! {
         starts: Array<TableStart>, cuts: u64, survivors: u64, span_bytes: u64,
     }
     BlockEnds { chain: Chain, nexts: Array<u32>, bytes: Array<u32>, }
+    BeginJumps { chain: Chain, nexts: Array<u32>, bytes: Array<u32>, jumps: Array<u32>, }
+    DoubleJumps { from: Array<u32>, to: Array<u32>, count: u64, }
     FollowChain {
         chain: Chain, starts: Array<TableStart>, nexts: Array<u32>, bytes: Array<u32>,
-        begins: Array<u32>, table_count: u64,
+        jumps: Array<u32>, begins: Array<u32>, jumped: Array<u32>, table_count: u64,
+    }
+    ExpandJumps {
+        nexts: Array<u32>, jumped: Array<u32>, begins: Array<u32>, count: u64, blocks: u64,
     }
     ListBlocks {
         begins: Array<u32>, firsts: Array<u32>, block_bytes: Array<u32>, places: Array<u64>,

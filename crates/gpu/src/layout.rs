@@ -6,8 +6,8 @@ use siltstone_table::layout::{LayoutLimits, LayoutState};
 
 use crate::error::Result;
 use crate::kernels::{
-    Array, BeginTables, BlockEnds, Chain, FindCuts, FollowChain, ListBlocks, ListTables, OutBlock,
-    PlanBlocks, Rule, TableStart, WalkSpans,
+    Array, BeginJumps, BeginTables, BlockEnds, Chain, DoubleJumps, ExpandJumps, FindCuts,
+    FollowChain, ListBlocks, ListTables, OutBlock, PlanBlocks, Rule, TableStart, WalkSpans,
 };
 use crate::lane::{Batch, Work};
 use crate::retain::Kept;
@@ -108,6 +108,63 @@ pub(crate) struct OutBlocks {
     pub bytes: u64,
 }
 
+/// How often the length of jumps is doubled: they lead over sixteen blocks then.
+const DOUBLINGS: u32 = 4;
+
+/// Marks the survivors that begin a block in the last array. The first two have, for each survivor,
+/// the end and the bytes of the block that would begin with it. The chain of a table is followed by
+/// one thread, which jumps over sixteen blocks where all of them begin at multiples of 4096.
+fn follow(
+    work: &mut Work,
+    chain: Chain,
+    tables: &Tables,
+    (nexts, bytes, begins): (Array<u32>, Array<u32>, Array<u32>),
+    table_count: u64,
+) -> Result<()> {
+    let count = chain.count;
+    let mark = work.mark();
+    let mut jumps = work.take(count)?;
+    let mut other = work.take(count)?;
+    let args = BeginJumps {
+        chain,
+        nexts,
+        bytes,
+        jumps,
+    };
+    work.launch("begin_jumps", count, &args)?;
+    for _ in 0..DOUBLINGS {
+        let args = DoubleJumps {
+            from: jumps,
+            to: other,
+            count,
+        };
+        work.launch("double_jumps", count, &args)?;
+        std::mem::swap(&mut jumps, &mut other);
+    }
+    let jumped = work.take_zeros(count)?;
+    let args = FollowChain {
+        chain,
+        starts: tables.starts,
+        nexts,
+        bytes,
+        jumps,
+        begins,
+        jumped,
+        table_count,
+    };
+    work.launch("follow_chain", table_count, &args)?;
+    let args = ExpandJumps {
+        nexts,
+        jumped,
+        begins,
+        count,
+        blocks: 1 << DOUBLINGS,
+    };
+    work.launch("expand_jumps", count, &args)?;
+    work.release(mark);
+    Ok(())
+}
+
 /// Finds the blocks of the first `survivors` survivors, which are those of the first `tables`
 /// tables.
 pub(crate) fn blocks(
@@ -132,15 +189,7 @@ pub(crate) fn blocks(
     };
     work.launch("find_block_ends", survivors, &args)?;
     let numbers = work.take_zeros(survivors + 1)?;
-    let args = FollowChain {
-        chain,
-        starts: tables.starts,
-        nexts,
-        bytes,
-        begins: numbers,
-        table_count,
-    };
-    work.launch("follow_chain", table_count, &args)?;
+    follow(work, chain, tables, (nexts, bytes, numbers), table_count)?;
     work.scan32(numbers, survivors)?;
     let count = u64::from(work.read(numbers.part(survivors, 1))?[0]);
     let firsts = work.take(count + 1)?;
