@@ -6,8 +6,9 @@
 //! the machine), [`record`] (what a run found), [`topology`] (host and device as processes of their
 //! own), [`run`] (workloads and threads), [`experiment`] (files with the runs of a paper's figure),
 //! [`compare`] (several engines in interleaved rounds),
-//! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts)
-//! and [`command`] (the command line).
+//! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts),
+//! [`command`] (the command line) and [`gpu_check`] (the program that measures the executor of a
+//! GPU).
 
 pub mod command;
 pub mod compare;
@@ -15,6 +16,7 @@ pub mod draw;
 pub mod engine;
 pub mod experiment;
 pub mod generate;
+pub mod gpu_check;
 pub mod measure;
 pub mod page;
 pub mod record;

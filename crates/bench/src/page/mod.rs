@@ -36,7 +36,7 @@ use crate::record::Record;
 use chart::Chart;
 use model::{Group, spaced};
 
-pub use table::{Body, Cell, Row, Table};
+pub use table::{Body, Cell, Row, Table, with_bars};
 
 /// The settings that stand under the name of a workload; the others are folded.
 const MAIN_SETTINGS: [&str; 11] = [
