@@ -37,6 +37,8 @@ pub enum Command {
     Sanitize,
     /// The kernels, as PTX.
     Ptx,
+    /// The program that measures the executor of a GPU, or a bundle of it.
+    GpuCheck(crate::gpu_check::Wish),
     /// The lines that the test suite runs.
     Coverage,
     /// libFuzzer with ASan on some parsers or on all.
@@ -163,6 +165,10 @@ cargo xtask COMMAND
                           checks of the C compiler for addresses and threads
   ptx                     compiles crates/gpu/kernels to siltstone.ptx, and writes the registers of
                           each kernel to registers.md (needs: python3 with venv, PyPI)
+  gpu-check [OUT] [ARGS...]
+                          measures the executor of a GPU here, and compares its tables with those of
+                          the host's executor; --emulated: without a GPU, and no figure is a speed
+  gpu-check --bundle DIR  makes a folder that does this on a machine without Rust: DIR/run OUT
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)
@@ -225,6 +231,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
             })
         }
         "help" | "-h" | "--help" => alone(Command::Help),
+        "gpu-check" => crate::gpu_check::Wish::parse(rest).map(Command::GpuCheck),
         "fuzz" => crate::fuzz::Wish::parse(rest, &names.fuzzed).map(Command::Fuzz),
         "bench" => bench(rest, names).map(Command::Bench),
         "planted" => crate::planted::Wish::parse(rest).map(Command::Planted),
@@ -486,6 +493,7 @@ mod tests {
             "tsan",
             "ptx",
             "sanitize",
+            "gpu-check",
             "coverage",
             "fuzz",
             "crashes",

@@ -5,9 +5,9 @@
 //! start (by a pure function that can be tested), and this file starts them and prints each exactly
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
 //! trials with faults that they must find, [`cross`] checks the code for the other architecture,
-//! [`instructions`] counts those of the hot paths, [`fuzz`] runs libFuzzer on the parsers, and
-//! [`ptx`] compiles kernels for GPUs, and [`sanitize`] runs them on the host under the checks of a
-//! compiler.
+//! [`instructions`] counts those of the hot paths, [`fuzz`] runs libFuzzer on the parsers, [`ptx`]
+//! compiles kernels for GPUs, [`sanitize`] runs them on the host under the checks of a compiler, and
+//! [`gpu_check`] measures the executor of a GPU.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.
@@ -15,6 +15,7 @@
 mod args;
 mod cross;
 mod fuzz;
+mod gpu_check;
 mod instructions;
 mod planted;
 mod ptx;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Fuzz(wish) => fuzz::fuzz(&root(), wish),
         Command::Bench(what) => bench(&root(), what),
         Command::Cross => cross::cross(&root()),
+        Command::GpuCheck(wish) => gpu_check::gpu_check(&root(), wish),
         Command::Instructions => instructions::instructions(&root()),
         Command::Sanitize => sanitize::sanitize(&root()),
         _ => steps::of(&command)

@@ -174,7 +174,7 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
     }
 }
 
-/// The processes of every command but `bench`, `cross`, `soak`, `planted`, `fuzz` and `help`.
+/// The processes of the commands that have no module of their own, except `bench`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
@@ -242,6 +242,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         | Command::Planted(_)
         | Command::Fuzz(_)
         | Command::Cross
+        | Command::GpuCheck(_)
         | Command::Instructions
         | Command::Sanitize
         | Command::Help => Vec::new(),

@@ -1,0 +1,213 @@
+//! `cargo xtask gpu-check`: runs the program that measures the executor of a GPU, or bundles it for
+//! a machine that has a GPU and no Rust.
+//!
+//! A bundle is a folder with the program, a script that runs it, and a few lines on both. The
+//! program is linked to the C library of the machine that builds it, because a static one could not
+//! load the driver's library; so the other machine needs one that is as new, which is said.
+
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::steps::Step;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// The folder of the bundle; without one, the program is run here.
+    pub bundle: Option<String>,
+    /// Arguments of the program.
+    pub words: Vec<String>,
+}
+
+/// The script of a bundle.
+const RUN: &str = include_str!("gpu_check_run.sh");
+
+/// More than this cannot be carried to the machine.
+const BUNDLE_BYTES_MAX: u64 = 64 << 20;
+
+/// Where results go if no folder is named, below the root.
+const OUT: &str = "target/gpu-check-results";
+
+impl Wish {
+    /// Parses the arguments.
+    pub fn parse(words: &[&str]) -> Result<Wish, String> {
+        let owned = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+        match words {
+            ["--bundle", folder] => Ok(Wish {
+                bundle: Some(folder.to_string()),
+                words: Vec::new(),
+            }),
+            ["--bundle", ..] => Err("`--bundle` takes a folder and nothing else".to_string()),
+            // Without a folder for the results.
+            [] => Ok(Wish {
+                bundle: None,
+                words: vec![OUT.to_string()],
+            }),
+            [first, ..] if first.starts_with('-') => Ok(Wish {
+                bundle: None,
+                words: [owned(&[OUT]), owned(words)].concat(),
+            }),
+            words => Ok(Wish {
+                bundle: None,
+                words: owned(words),
+            }),
+        }
+    }
+}
+
+/// The process that builds or runs the program.
+fn step(wish: &Wish) -> Step {
+    let program = "-p siltstone-bench --bin gpu-check";
+    if wish.bundle.is_some() {
+        return Step::new(&format!("cargo build --release {program}"))
+            .with("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+            .with("CARGO_PROFILE_RELEASE_DEBUG", "0");
+    }
+    // The emulated device is a feature, because only this and tests need it.
+    let features = match wish.words.iter().any(|word| word == "--emulated") {
+        true => " --features emulate",
+        false => "",
+    };
+    let mut step = Step::new(&format!("cargo run --release {program}{features} --"));
+    step.args.extend(wish.words.iter().cloned());
+    step
+}
+
+fn failed(what: impl std::fmt::Display, path: &Path) -> Failure {
+    Failure {
+        message: format!("{}: {what}", path.display()),
+        code: 1,
+    }
+}
+
+/// The newest version of the C library that a program names: `GLIBC_2.34` is (2, 34).
+fn c_library(program: &[u8]) -> Option<(u32, u32)> {
+    const NAME: &[u8] = b"GLIBC_";
+    let begins = program.windows(NAME.len()).enumerate();
+    let begins = begins.filter(|(_, window)| *window == NAME);
+    let version = |at: usize| {
+        let text = program[at + NAME.len()..].iter().take(12);
+        let text: String = text
+            .map(|byte| char::from(*byte))
+            .take_while(|c| c.is_ascii_digit() || *c == '.')
+            .collect();
+        let (major, minor) = text.split_once('.')?;
+        let minor = minor.split('.').next()?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    begins.filter_map(|(at, _)| version(at)).max()
+}
+
+/// The text of a bundle's README.
+fn readme(c_library: Option<(u32, u32)>) -> String {
+    let library = match c_library {
+        Some((major, minor)) => format!("glibc {major}.{minor} or later"),
+        None => "a C library".to_string(),
+    };
+    format!(
+        "# gpu-check\n\n\
+         `./run OUT [SECONDS [SANITIZER_SECONDS]]` measures the GPU executor of siltstone on this\n\
+         machine and proves its tables equal to those of the host's executor. It needs an NVIDIA\n\
+         driver of version 550 or later, {library} ({}), and some\n\
+         GB of /dev/shm. It takes about ten minutes, and a few more for compute-sanitizer if that\n\
+         is installed. Results are in OUT: gpu-check.json, gpu-check.html, gpu-check.log, and the\n\
+         reports of compute-sanitizer. They are written after each section, so a run that is cut\n\
+         off leaves what it has measured. The exit code is 1 if any table differs.\n\n\
+         `./gpu-check --help` lists the program's own options.\n",
+        std::env::consts::ARCH
+    )
+}
+
+/// Runs the program, or makes a bundle.
+pub(crate) fn gpu_check(root: &Path, wish: &Wish) -> Result<(), Failure> {
+    crate::run(&step(wish), root)?;
+    let Some(folder) = &wish.bundle else {
+        return Ok(());
+    };
+    let folder = root.join(folder);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let built = root.join(target).join("release/gpu-check");
+    let program = std::fs::read(&built).map_err(|e| failed(e, &built))?;
+    let library = c_library(&program);
+    std::fs::create_dir_all(&folder).map_err(|e| failed(e, &folder))?;
+    let readme = readme(library).into_bytes();
+    let mut all_bytes = 0;
+    for (name, bytes, is_program) in [
+        ("gpu-check", &program[..], true),
+        ("run", RUN.as_bytes(), true),
+        ("README.md", &readme[..], false),
+    ] {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).map_err(|e| failed(e, &path))?;
+        set_mode(&path, if is_program { 0o755 } else { 0o644 }).map_err(|e| failed(e, &path))?;
+        all_bytes += bytes.len() as u64;
+    }
+    let version = library.map_or(String::new(), |(major, minor)| {
+        format!(", for glibc {major}.{minor} or later")
+    });
+    let mib = all_bytes as f64 / 1048576.0;
+    println!("{} has {mib:.1} MiB{version}", folder.display());
+    match all_bytes > BUNDLE_BYTES_MAX {
+        true => Err(failed("it has more than 64 MiB", &folder)),
+        false => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn set_mode(_path: &Path, _mode: u32) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_passed_on() {
+        let typed = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            Wish::parse(&words).map(|wish| step(&wish).to_string())
+        };
+        let run = "cargo run --release -p siltstone-bench --bin gpu-check";
+        for (line, expected) in [
+            ("", format!("{run} -- {OUT}")),
+            ("/tmp/x --small", format!("{run} -- /tmp/x --small")),
+            (
+                "--emulated",
+                format!("{run} --features emulate -- {OUT} --emulated"),
+            ),
+        ] {
+            assert_eq!(typed(line), Ok(expected));
+        }
+        let bundle = typed("--bundle /tmp/b").unwrap();
+        assert!(bundle.contains("STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=0 cargo build"));
+        assert!(typed("--bundle").is_err() && typed("--bundle a --small").is_err());
+    }
+
+    #[test]
+    fn the_newest_c_library_is_found() {
+        let program = b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.4\0GLIBC_PRIVATE\0GLIBC_";
+        assert_eq!(c_library(program), Some((2, 34)));
+        assert_eq!(c_library(b"nothing"), None);
+        assert!(readme(Some((2, 34))).contains("glibc 2.34 or later"));
+        assert!(readme(None).lines().all(|line| line.len() <= 100));
+    }
+
+    #[test]
+    fn the_script_is_one_of_the_shell() {
+        assert!(RUN.starts_with("#!/bin/sh\n"));
+        let checked = std::process::Command::new("sh")
+            .args([
+                "-n",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/src/gpu_check_run.sh"),
+            ])
+            .status();
+        assert!(checked.unwrap().success());
+    }
+}
