@@ -141,6 +141,7 @@ fn checked(args: &GpuCheckArgs) -> Result<bool, String> {
         disk: args.out.clone(),
         index: args.index,
     };
+    let began = Instant::now();
     match setup.device() {
         Ok(device) => match setup.label() {
             None => println!("gpu-check: {}", device.name()),
@@ -152,8 +153,10 @@ fn checked(args: &GpuCheckArgs) -> Result<bool, String> {
         }
         Err(why) => return Err(why),
     }
+    let first_open_s = began.elapsed().as_secs_f64();
     std::fs::create_dir_all(&args.out).map_err(|e| format!("{}: {e}", args.out.display()))?;
     let mut report = begun(&setup);
+    report.first_open_s = first_open_s;
     run_sections(args, &setup, &mut report)?;
     let different = report.equality.iter().filter(|row| !row.is_equal).count();
     if different > 0 {

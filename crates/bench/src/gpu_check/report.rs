@@ -30,6 +30,9 @@ pub struct Report {
     pub label: Label,
     /// What was real, and what a stand-in, in sentences.
     pub hardware: Vec<String>,
+    /// How long the first open of the GPU took, in seconds: the driver compiles the kernels then,
+    /// unless its cache has them.
+    pub first_open_s: f64,
     /// The sections in their order.
     pub sections: Vec<SectionState>,
     /// The GPU.
@@ -82,7 +85,7 @@ pub struct DeviceReport {
     pub pci_bus_id: String,
     /// Its multiprocessors.
     pub multiprocessor_count: u32,
-    /// How long it took to open it and to load the kernels, in seconds.
+    /// How long it took to open it again and to load the kernels, in seconds.
     pub open_s: f64,
     /// Copies through pinned memory.
     pub copies: Vec<CopyRow>,
