@@ -3,8 +3,8 @@
 //!
 //! The sections run in the order of their worth, each with its share of the time that is left.
 //! After each, `gpu-check.json` and `gpu-check.html` are written anew, so that a run that is cut
-//! off leaves what it has measured. [`world`] makes jobs, [`setup`] opens devices and runs jobs,
-//! [`report`] is what is written, and [`page`](mod@page) draws it. The other modules are the
+//! off leaves what it has measured. `world.rs` makes jobs, `setup.rs` opens devices and runs jobs,
+//! `report.rs` is what is written, and `page.rs` draws it. The other modules are the
 //! sections.
 //!
 //! With `--emulated` (feature `emulate`) all of it runs on the emulated device, with tiny sizes.
