@@ -20,6 +20,15 @@ const SUCCESS: c_uint = sys::CUresult::CUDA_SUCCESS as c_uint;
 pub(super) const NOT_READY: c_uint = sys::CUresult::CUDA_ERROR_NOT_READY as c_uint;
 const NO_DEVICE: c_uint = sys::CUresult::CUDA_ERROR_NO_DEVICE as c_uint;
 
+/// The names under which the driver's library is looked for, without those that only other systems
+/// have.
+fn names() -> String {
+    let mut names = cudarc::get_lib_name_candidates("cuda");
+    names.retain(|name| name.starts_with("libcuda.so"));
+    names.dedup();
+    names.join(", ")
+}
+
 /// The addresses of the driver's calls, and a proof that `cudarc` has the same parameters for them.
 macro_rules! calls {
     (
@@ -46,8 +55,9 @@ macro_rules! calls {
                 // that uses CUDA. `culib` panics only if the library is not there.
                 let library = unsafe {
                     if !sys::is_culib_present() {
-                        let looked_for = cudarc::get_lib_name_candidates("cuda").join(", ");
-                        return Err(Unavailable::NoLibrary { looked_for });
+                        return Err(Unavailable::NoLibrary {
+                            looked_for: names(),
+                        });
                     }
                     sys::culib()
                 };
