@@ -26,7 +26,8 @@ for found in "$(command -v compute-sanitizer)" /usr/local/cuda*/bin/compute-sani
         sanitizer=$found
     fi
 done
-if [ "$sanitizer_seconds" -eq 0 ]; then
+# Without a GPU there are no results.
+if [ "$sanitizer_seconds" -eq 0 ] || [ ! -f "$out/gpu-check.json" ]; then
     exit "$code"
 fi
 if [ -z "$sanitizer" ]; then

@@ -165,7 +165,7 @@ pub fn compare_all(
             if limit.is_over() {
                 return Ok(true);
             }
-            shape.table_bytes = setup.sized(64 << 20, 64 << 10);
+            shape.table_bytes = setup.sized(64 << 20, 16 << 10);
             // The same shape meets another executor in each round.
             let (name, gpu) = &executors[(number + round * 3) % executors.len()];
             number += 1;
@@ -376,4 +376,63 @@ fn compare_contents(a: &InputTable, b: &InputTable) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use siltstone_storage::Runtime;
+
+    use super::super::world::EPOCH;
+    use super::*;
+
+    /// The bytes of a table, with one changed, as a table of the outcome.
+    fn change(world: &World, outcome: &mut Outcome, at: usize) {
+        let table = &mut outcome.tables[0];
+        let mut bytes = world.storage.read_small(&table.name).unwrap();
+        bytes[at] ^= 1;
+        table.name = format!("changed-{at}.tbl");
+        let file = world.storage.create(EPOCH, &table.name).unwrap();
+        file.append(&[&bytes]).unwrap();
+    }
+
+    #[test]
+    fn differences_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = Setup {
+            runtime: Runtime::threads(),
+            is_emulated: true,
+            is_small: true,
+            memory: folder.path().to_path_buf(),
+            disk: folder.path().to_path_buf(),
+            index: 0,
+        };
+        for codec in [Codec::None, Codec::Lz4] {
+            let shape = Shape {
+                codec,
+                ..Shape::plain(64, 2)
+            };
+            let world = setup.world(shape, 50_000, 1).unwrap();
+            let run = || {
+                let cpu = CpuExecutor::new();
+                let ran = setup.run(&world, &world.job(), &cpu, 1, &world.storage);
+                ran.unwrap().outcome
+            };
+            let (want, found) = (run(), run());
+            let compare = |found: &Outcome| compare_outcomes(&*world.storage, &want, found);
+            assert_eq!(compare(&found), Ok("bytes"));
+            for at in [0, 3000] {
+                let mut changed = found.clone();
+                change(&world, &mut changed, at);
+                let error = compare(&changed).unwrap_err();
+                assert!(error.starts_with("table 0: "), "{error}");
+            }
+            let mut changed = found.clone();
+            changed.counters.shadowed += 1;
+            let error = compare(&changed).unwrap_err();
+            assert!(error.starts_with("the counters are "), "{error}");
+            let mut changed = found;
+            changed.tables.pop();
+            assert!(compare(&changed).unwrap_err().contains("and the GPU 0"));
+        }
+    }
 }
