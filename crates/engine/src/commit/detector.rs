@@ -65,6 +65,11 @@ impl Commit {
                 lasted_us,
             }),
         }
+        // A drop may have forgotten the keyspace since this began. `Watch::observe` has the lock of
+        // `Watch::end`, so either the drop is seen here, or what was set here is seen there.
+        if keyspace.is_dropped() {
+            self.forget(keyspace);
+        }
     }
 }
 
@@ -135,14 +140,14 @@ impl Commit {
     pub(crate) fn forget(&self, keyspace: &KeyspaceCore) {
         self.stalls.forget(keyspace.id);
         let now_us = self.stalls.since_open().as_micros() as u64;
-        if keyspace.watch.set_behind(false, now_us) {
-            self.env.flush_load().set_behind(false);
-        }
         if let Some(lasted_us) = keyspace.watch.end(now_us) {
             self.env.events().emit(|| Event::StallAheadEnded {
                 keyspace: keyspace.name.clone(),
                 lasted_us,
             });
+        }
+        if keyspace.watch.set_behind(false, now_us) {
+            self.env.flush_load().set_behind(false);
         }
     }
 }
