@@ -82,6 +82,8 @@ pub(crate) struct Lane {
     crc: Array<u32>,
     /// An event after the last work of a job that did not wait for it.
     pending: Option<Event>,
+    /// The events of copies that nobody has waited for yet.
+    flying: Vec<Event>,
     profile: LaneProfile,
 }
 
@@ -124,6 +126,7 @@ impl Lane {
             crc_tables,
             crc,
             pending: None,
+            flying: Vec::new(),
             profile: LaneProfile::new(profile),
         };
         let args = CrcTables { tables: crc_tables };
@@ -277,6 +280,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(mut lane) = self.lane.take() {
             lane.arena.used_bytes = self.base;
+            for event in std::mem::take(&mut lane.flying) {
+                lane.device.release(event);
+            }
             if lane.pending.is_none() {
                 lane.pending = lane.device.record(lane.stream).ok();
             }
@@ -598,9 +604,11 @@ impl Work {
         passed
     }
 
-    /// An event after everything that was started.
+    /// An event after everything that was started, for [`Work::take_event`].
     pub fn record(&mut self) -> Result<Event> {
-        Ok(self.lane.device.record(self.lane.stream)?)
+        let event = self.lane.device.record(self.lane.stream)?;
+        self.lane.flying.push(event);
+        Ok(event)
     }
 
     /// Waits until an event has passed. A job that is cancelled does not wait.
@@ -624,6 +632,7 @@ impl Work {
     /// Waits for an event and gives it back.
     pub fn take_event(&mut self, event: Event) -> Result<()> {
         self.wait_for(event)?;
+        self.lane.flying.retain(|other| *other != event);
         self.lane.device.release(event);
         self.ctx.progress.beat();
         Ok(())

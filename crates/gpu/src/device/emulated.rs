@@ -257,6 +257,12 @@ impl EmulatedDevice {
         (state.calls, state.copies, state.kernels)
     }
 
+    /// The number of events that were not released.
+    pub fn events_in_use(&self) -> usize {
+        let state = self.state.lock();
+        state.events.iter().filter(|event| !event.is_free).count()
+    }
+
     /// Counts a call, and fails if it is to fail.
     fn begin(&self, state: &mut State, what: &'static str) -> Result<(), DeviceError> {
         state.calls += 1;
