@@ -60,11 +60,14 @@ typedef int32_t i32;
 #define DEVICE_CALL static
 #define CONSTANT static const
 
-// Ends the kernel if the index is out of bounds. See `emulated.c`.
-u64 emulated_index(u64 index, u64 count, const char *file, int line);
+// Ends the kernel if the index is out of bounds, or if the array does not begin where a GPU could
+// read its items. See `emulated.c`.
+u64 emulated_index(u64 index, u64 count, u64 misaligned, const char *file, int line);
 
+#define MISALIGNED(array, T) ((u64)(uintptr_t)(array).at & (_Alignof(T) - 1))
 #define AT(array, index)                                                                           \
-    ((array).at[emulated_index((u64)(index), (array).count, __FILE__, __LINE__)])
+    ((array).at[emulated_index((u64)(index), (array).count,                                        \
+                               MISALIGNED(array, __typeof__(*(array).at)), __FILE__, __LINE__)])
 
 typedef void (*emulated_thread)(const void *args, u32 block, u32 thread, u32 threads);
 
@@ -142,7 +145,8 @@ DEVICE u64 word_at(u8s bytes, u64 at) {
     return *(const u64 *)(bytes.at + at);
 #else
     u64 word = 0;
-    (void)AT(bytes, at);
+    u64 misaligned = ((u64)(uintptr_t)bytes.at + at) & 7;
+    (void)emulated_index(at, bytes.count, misaligned, __FILE__, __LINE__);
     (void)AT(bytes, at + 7);
     __builtin_memcpy(&word, bytes.at + at, 8);
     return word;
@@ -153,7 +157,8 @@ DEVICE void put_word(u8s bytes, u64 at, u64 word) {
 #ifdef __CUDACC__
     *(u64 *)(bytes.at + at) = word;
 #else
-    (void)AT(bytes, at);
+    u64 misaligned = ((u64)(uintptr_t)bytes.at + at) & 7;
+    (void)emulated_index(at, bytes.count, misaligned, __FILE__, __LINE__);
     (void)AT(bytes, at + 7);
     __builtin_memcpy(bytes.at + at, &word, 8);
 #endif

@@ -10,7 +10,7 @@
 #include "pack.h"
 #include "lz4.h"
 
-// What went wrong in a kernel: an index out of bounds.
+// What went wrong in a kernel: an index out of bounds, or an array at a wrong address.
 typedef struct {
     u64 index;
     u64 count;
@@ -22,8 +22,8 @@ typedef struct {
 static _Thread_local Fault *fault;
 static _Thread_local jmp_buf *out_of_kernel;
 
-u64 emulated_index(u64 index, u64 count, const char *file, int line) {
-    if (__builtin_expect(index < count, 1)) {
+u64 emulated_index(u64 index, u64 count, u64 misaligned, const char *file, int line) {
+    if (__builtin_expect(index < count && misaligned == 0, 1)) {
         return index;
     }
     fault->index = index;

@@ -308,7 +308,8 @@ fn text_of(error: &GpuError) -> String {
 
 fn lane_sizes(memory_bytes: u64, pinned_bytes: u64) -> LaneSizes {
     let ring_count = 4;
-    let staging_bytes = (pinned_bytes as usize / 8).clamp(64 << 10, 4 << 20);
+    // Parts of arrays that are copied begin at multiples of half of this.
+    let staging_bytes = (pinned_bytes as usize / 8).clamp(64 << 10, 4 << 20) / 4096 * 4096;
     let left = (pinned_bytes as usize).saturating_sub(staging_bytes);
     LaneSizes {
         memory_bytes,

@@ -400,8 +400,12 @@ impl EmulatedDevice {
                     1 => {
                         // SAFETY: the file is a string constant of the kernels.
                         let file = unsafe { CStr::from_ptr(fault.file) }.to_string_lossy();
+                        let what = match fault.index < fault.count {
+                            true => "a misaligned place, with",
+                            false => "a place that is out of bounds, with",
+                        };
                         Some(format!(
-                            "`{name}` used index {} of an array of {} at {file}:{}",
+                            "`{name}` used {what} index {} of an array of {} at {file}:{}",
                             fault.index, fault.count, fault.line
                         ))
                     }
