@@ -81,7 +81,8 @@ pub(crate) fn sanitize(root: &Path) -> Result<(), Failure> {
         }
         // These checks need addresses that do not change from run to run.
         let mut test = Command::new("setarch");
-        test.args(["-R", program])
+        test.arg("-R")
+            .arg(root.join(program))
             .env("LD_PRELOAD", preload.join(" "))
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .env("TSAN_OPTIONS", "report_bugs=1:exitcode=0")
