@@ -6,8 +6,8 @@
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
 //! trials with faults that they must find, [`cross`] checks the code for the other architecture,
 //! [`instructions`] counts those of the hot paths, [`fuzz`] runs libFuzzer on the parsers, [`ptx`]
-//! compiles kernels for GPUs, [`sanitize`] runs them on the host under the checks of a compiler, and
-//! [`gpu_check`] measures the executor of a GPU.
+//! compiles kernels for GPUs, [`sanitize`] runs them on the host under the checks of a compiler,
+//! and [`gpu_check`] measures the executor of a GPU.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.

@@ -1,10 +1,10 @@
-//! `cargo xtask sanitize`: runs the jobs of `crates/gpu` with the host's kernels under the checks of
-//! the C compiler: first addresses and undefined behaviour, then threads.
+//! `cargo xtask sanitize`: runs the jobs of `crates/gpu` with the host's kernels under the checks
+//! of the C compiler: first addresses and undefined behaviour, then threads.
 //!
 //! With the checks of threads, the blocks of a kernel run on several threads of the system, so that
-//! two threads of a kernel that use one place are found. The Rust code around the kernels is compiled
-//! without these checks, so reports about it mean nothing: only those count whose two accesses both
-//! lie in kernels.
+//! two threads of a kernel that use one place are found. The Rust code around the kernels is
+//! compiled without these checks, so reports about it mean nothing: only those count whose two
+//! accesses both lie in kernels.
 
 use std::path::Path;
 use std::process::Command;
@@ -115,8 +115,9 @@ mod tests {
     fn only_reports_within_kernels_count() {
         let report = |first: &str, second: &str| {
             format!(
-                "==================\nWARNING: ThreadSanitizer: data race\n  Write of size 4 by T1:\n    \
-                 #0 {first}\n\n  Previous read of size 4 by T2:\n    #0 {second}\n\n"
+                "==================\nWARNING: ThreadSanitizer: data race\n  \
+                 Write of size 4 by T1:\n    #0 {first}\n\n  \
+                 Previous read of size 4 by T2:\n    #0 {second}\n\n"
             )
         };
         let log = report("judge_emulated", "judge_emulated")

@@ -5,10 +5,9 @@
 //! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
 //! the machine), [`record`] (what a run found), [`topology`] (host and device as processes of their
 //! own), [`run`] (workloads and threads), [`experiment`] (files with the runs of a paper's figure),
-//! [`compare`] (several engines in interleaved rounds),
-//! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts),
-//! [`command`] (the command line) and [`gpu_check`] (the program that measures the executor of a
-//! GPU).
+//! [`compare`] (several engines in interleaved rounds), [`draw`] (axes, plots and HTML, which know
+//! nothing of the others), [`page`] (a page with charts), [`command`] (the command line) and
+//! [`gpu_check`] (the program that measures the executor of a GPU).
 
 pub mod command;
 pub mod compare;

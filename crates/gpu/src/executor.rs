@@ -1,8 +1,8 @@
 //! The executor: jobs on a GPU.
 //!
-//! Each job takes a lane, plans its subjobs as the host's executor does, and computes them one after
-//! the other. Whatever goes wrong on the GPU ends the attempt with a decline, and the job's objects
-//! are deleted: another side runs the job.
+//! Each job takes a lane, plans its subjobs as the host's executor does, and computes them one
+//! after the other. Whatever goes wrong on the GPU ends the attempt with a decline, and the job's
+//! objects are deleted: another side runs the job.
 //!
 //! Threading: shared. A job uses two tasks at most, see `pipeline`.
 
@@ -69,8 +69,8 @@ pub struct GpuOptions {
     /// Up to this many runs are sorted by rank, as in the paper, and more are merged in pairs. Both
     /// give the same order.
     pub rank_runs_max: usize,
-    /// Whether the time of each kernel is measured, which [`GpuExecutor::profile`] returns. It costs
-    /// some microseconds for each launch.
+    /// Whether the time of each kernel is measured, which [`GpuExecutor::profile`] returns. It
+    /// costs some microseconds for each launch.
     pub profiles: bool,
 }
 
@@ -197,8 +197,8 @@ impl GpuExecutor {
         &self.device
     }
 
-    /// How long each kernel took in the jobs that have ended, by name: see [`GpuOptions::profiles`].
-    /// Copies between ring and device are named `copy in` and `copy out`.
+    /// How long each kernel took in the jobs that have ended, by name: see
+    /// [`GpuOptions::profiles`]. Copies between ring and device are named `copy in` and `copy out`.
     pub fn profile(&self) -> Vec<(&'static str, KernelTime)> {
         let profile = self.profile.as_ref();
         profile.map_or_else(Vec::new, |profile| profile.sums())
@@ -238,8 +238,8 @@ impl GpuExecutor {
                 rank_runs_max: self.options.rank_runs_max,
             },
         });
-        // Nothing is left to another attempt, and nobody hears of parts: their counts would be those
-        // of whole pieces.
+        // Nothing is left to another attempt, and nobody hears of parts: their counts would be
+        // those of whole pieces.
         let quiet = ExecContext {
             handover: None,
             part_listener: None,

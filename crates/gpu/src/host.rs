@@ -1,8 +1,8 @@
 //! The units that some strategies leave to the host: sorting and collecting.
 //!
 //! `luda` sorts and collects on the host, `cooperative` only collects. Both get the keys from the
-//! device and send back what it needs. The host's side uses the loser tree and the rules of the table
-//! crate, as the host's executor does, so that the strategies differ in nothing else.
+//! device and send back what it needs. The host's side uses the loser tree and the rules of the
+//! table crate, as the host's executor does, so that the strategies differ in nothing else.
 //!
 //! Threading: one owner.
 

@@ -1,9 +1,9 @@
 //! The kernels by their names, with their arguments.
 //!
-//! The structures here are those of `kernels/*.h`, field by field. Every field has 4 or 8 bytes, and
-//! those of 8 bytes lie at multiples of 8, so there is no padding between them: `bytes` of a
-//! structure is its fields one after the other. The emulated device compares the length with that of
-//! the C structure.
+//! The structures here are those of `kernels/*.h`, field by field. Every field has 4 or 8 bytes,
+//! and those of 8 bytes lie at multiples of 8, so there is no padding between them: `bytes` of a
+//! structure is its fields one after the other. The emulated device compares the length with that
+//! of the C structure.
 //!
 //! Threading: plain values.
 

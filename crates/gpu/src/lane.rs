@@ -1,7 +1,7 @@
 //! A lane: one stream of a device with its own memory, in which one job computes at a time.
 //!
-//! [`Lane`] owns a region of the device's memory, of which arrays are cut one after the other, and a
-//! pinned buffer for small transfers. [`Work`] is a lane during a job.
+//! [`Lane`] owns a region of the device's memory, of which arrays are cut one after the other, and
+//! a pinned buffer for small transfers. [`Work`] is a lane during a job.
 //!
 //! Invariants:
 //! - All kernels and copies of a lane are in one stream, so memory that was given back and taken
@@ -421,8 +421,8 @@ impl Work {
         Mark(self.lane.arena.used_bytes)
     }
 
-    /// Gives back what was taken since the mark. Kernels that were started may still use it, because
-    /// later ones begin after them.
+    /// Gives back what was taken since the mark. Kernels that were started may still use it,
+    /// because later ones begin after them.
     pub fn release(&mut self, mark: Mark) {
         self.lane.arena.used_bytes = mark.0;
     }

@@ -2,8 +2,8 @@
 //! `GpuOptions::profiles`.
 //!
 //! A lane puts an event before and one after each of them ([`LaneProfile::timed`]). When it has
-//! waited for everything, it asks for the time between the two ([`LaneProfile::settle`]). This costs
-//! some microseconds for each launch, so it is for measurements only. Without it nothing is
+//! waited for everything, it asks for the time between the two ([`LaneProfile::settle`]). This
+//! costs some microseconds for each launch, so it is for measurements only. Without it nothing is
 //! recorded.
 //!
 //! Threading: the sums are shared by the lanes of an executor, under a lock. What is not settled

@@ -1,10 +1,10 @@
 //! A subjob on the GPU: pieces, one after the other, and the tables that they make.
 //!
 //! A piece is as large as the memory of its lane allows. How much memory it takes is known only
-//! while it is computed, so a piece that does not fit is begun again with half of its bytes: nothing
-//! is written before its blocks are complete. The last table of a piece is not finished unless the
-//! piece is the last one, because the next entries may belong to it: the next piece begins with that
-//! table's first key.
+//! while it is computed, so a piece that does not fit is begun again with half of its bytes:
+//! nothing is written before its blocks are complete. The last table of a piece is not finished
+//! unless the piece is the last one, because the next entries may belong to it: the next piece
+//! begins with that table's first key.
 //!
 //! Threading: one owner. The lane of a finished piece may be given to the task that writes it.
 

@@ -47,8 +47,8 @@ fn the_ptx_needs_what_the_crate_says() {
     assert!(PTX.contains(".version 8.4\n"));
 }
 
-/// The PTX and the host's build have the same kernels, with arguments of the same size. The sizes of
-/// the structures in Rust are compared with those of the host's build at each launch.
+/// The PTX and the host's build have the same kernels, with arguments of the same size. The sizes
+/// of the structures in Rust are compared with those of the host's build at each launch.
 #[test]
 fn the_ptx_has_the_kernels_of_the_emulated_device() {
     let mut in_ptx: Vec<(String, u64)> = siltstone_gpu::device::entries(siltstone_gpu::PTX)

@@ -38,7 +38,8 @@ pub struct OtherExecutors {
 pub(crate) type Folder = BTreeMap<String, Vec<u8>>;
 
 impl OtherExecutors {
-    /// Draws zero to two executors, and in four lives of ten a GPU. Their behaviour does not depend on later draws from `rng`.
+    /// Draws zero to two executors, and in four lives of ten a GPU. Their behaviour does not depend
+    /// on later draws from `rng`.
     pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = rng.below(4).saturating_sub(1);
         OtherExecutors::of(runtime, count, 40, rng)

@@ -209,8 +209,8 @@ pub fn words(args: &GpuUseArgs, executors: &[Arc<dyn Executor>]) -> String {
     )
 }
 
-/// The executors that the arguments ask for: that of a GPU, which is being opened, or none. If a GPU
-/// is asked for and there is none, prints why.
+/// The executors that the arguments ask for: that of a GPU, which is being opened, or none. If a
+/// GPU is asked for and there is none, prints why.
 ///
 /// # Errors
 /// Wrong usage if the options do not fit the GPU.

@@ -324,8 +324,8 @@ impl JobRunner {
         self.sides.parallelism(side)
     }
 
-    /// The number of tasks that a job on this side may use at once. A side may use several tasks for
-    /// one subjob, which then overlap.
+    /// The number of tasks that a job on this side may use at once. A side may use several tasks
+    /// for one subjob, which then overlap.
     pub(crate) fn tasks(&self, side: SideId) -> usize {
         let parallelism = self.parallelism(side);
         match side == self.sides.host() {

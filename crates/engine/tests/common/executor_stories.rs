@@ -76,8 +76,8 @@ impl Executor for QuickExecutor {
     }
 }
 
-/// Several versions of a key, deletes and range deletes lie in one level. Reads see the newest ones,
-/// and a compaction of everything drops the others.
+/// Several versions of a key, deletes and range deletes lie in one level. Reads see the newest
+/// ones, and a compaction of everything drops the others.
 fn what_quick_compactions_keep_is_dropped_below(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());

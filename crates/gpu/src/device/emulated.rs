@@ -4,17 +4,17 @@
 //! It exists for tests and trials, and is no stand-in for speed. It is strict where a GPU is not:
 //!
 //! - Work in a stream is done late, and in an order that a seed decides; only streams and events
-//!   constrain it. So a missing wait, or a buffer that is used again too early, gives a wrong result
-//!   here, although it may go unnoticed on a GPU.
+//!   constrain it. So a missing wait, or a buffer that is used again too early, gives a wrong
+//!   result here, although it may go unnoticed on a GPU.
 //! - The threads of a kernel run in an order that the seed decides.
-//! - An index out of bounds in a kernel ends the kernel, and is an error of the device with the line
-//!   of the source. As on a GPU, all later calls then fail.
+//! - An index out of bounds in a kernel ends the kernel, and is an error of the device with the
+//!   line of the source. As on a GPU, all later calls then fail.
 //! - Memory is full of garbage when it is taken.
 //! - Calls can be made to fail, and copies to flip a bit ([`Faults`]).
 //!
 //! Invariants: P1 to P3 of [`super`]. Addresses in the queues of streams lie within memory that the
-//! device or its pinned buffers own, because every call checks them (P2), and neither is freed before
-//! the queues.
+//! device or its pinned buffers own, because every call checks them (P2), and neither is freed
+//! before the queues.
 //!
 //! Threading: one lock around everything; kernels run under it.
 #![allow(unsafe_code)]

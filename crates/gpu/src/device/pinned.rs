@@ -38,7 +38,7 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
-    /// A buffer of the device with this progress.
+    /// A buffer of the device whose copies `progress` counts.
     pub(crate) fn new(memory: Box<dyn PinnedMemory>, progress: &Arc<Progress>) -> PinnedBuffer {
         PinnedBuffer {
             memory,

@@ -317,8 +317,8 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
             .collect(),
     };
     let text = format!(
-        "{count} entries, {key_form:?}, {value_form:?}, {} runs, blocks of {block_bytes}, tables of \
-         {table_bytes}, {} hard and {} soft cuts, {} snapshots, rules {:?}, {} bits, {}",
+        "{count} entries, {key_form:?}, {value_form:?}, {} runs, blocks of {block_bytes}, tables \
+         of {table_bytes}, {} hard and {} soft cuts, {} snapshots, rules {:?}, {} bits, {}",
         runs.len(),
         job.hard_cuts.len(),
         job.soft_cuts.len(),
@@ -330,7 +330,8 @@ fn a_world_of(random: &mut Random, least: u64, most: u64) -> World {
     World { text, runs, job }
 }
 
-/// Divides a run into tables, some of which are clipped: what the clip leaves out is not in the run.
+/// Divides a run into tables, some of which are clipped: what the clip leaves out is not in the
+/// run.
 fn split(
     random: &mut Random,
     entries: Vec<Entry>,

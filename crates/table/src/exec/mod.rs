@@ -515,16 +515,16 @@ pub trait Executor: Send + Sync {
         self.parallelism()
     }
 
-    /// The memory of this process that the executor holds as long as it exists, whether it runs jobs
-    /// or not, in bytes: for example pinned memory. It counts in the memory budget of a store.
+    /// The memory of this process that the executor holds as long as it exists, whether it runs
+    /// jobs or not, in bytes: for example pinned memory. It counts in the memory budget of a store.
     fn held_bytes(&self) -> u64 {
         0
     }
 
     /// Whether jobs of this executor drop what they may if they merge into this level. `depth`
     /// counts levels from the first one below level 0, which is 1. Jobs into the last level with
-    /// tables drop everything that they may, whatever the answer. The paper on GPU compaction merges
-    /// into the upper two levels without dropping ("quick compaction", section III).
+    /// tables drop everything that they may, whatever the answer. The paper on GPU compaction
+    /// merges into the upper two levels without dropping ("quick compaction", section III).
     fn drops_into(&self, depth: u32) -> bool {
         let _ = depth;
         true
