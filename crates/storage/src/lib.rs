@@ -36,8 +36,9 @@ pub use op::{CallCounts, OpKind};
 pub use prefetch::{prefetch_address, prefetch_line};
 pub use rated::{RatedStorage, Rates};
 pub use storage::{
-    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadPurpose,
-    ReadRange, SharedLease, Storage, WriteFile, copy_object,
+    Access, Capabilities, DirectFile, Epoch, InjectedFault, Lease, ObjectMeta, ReadByDescriptor,
+    ReadFile, ReadPurpose, ReadRange, SharedLease, Storage, WriteByDescriptor, WriteFile,
+    copy_object,
 };
 pub use thread_number::thread_number;
 pub mod runtime;

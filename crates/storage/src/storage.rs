@@ -371,6 +371,22 @@ pub enum InjectedFault<'a> {
     },
 }
 
+/// A file that is open for direct I/O: the kernel moves bytes between the device and memory, past
+/// the page cache.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectFile<'a> {
+    /// Its descriptor, which was opened with `O_DIRECT`.
+    pub descriptor: BorrowedFd<'a>,
+    /// Offsets, lengths and addresses must be multiples of this number of bytes.
+    pub alignment: u64,
+}
+
+/// Reads a file by its descriptor.
+pub type ReadByDescriptor<'a> = dyn FnMut(DirectFile<'_>) -> std::io::Result<()> + 'a;
+
+/// Writes a file by its descriptor, from an offset on.
+pub type WriteByDescriptor<'a> = dyn FnMut(DirectFile<'_>, u64) -> std::io::Result<()> + 'a;
+
 /// An object being written. Appends go to the write position, which starts at 0.
 pub trait WriteFile: Send + Sync {
     /// The object's name.
@@ -382,6 +398,17 @@ pub trait WriteFile: Send + Sync {
     /// Appends all of `parts`, in order, as one write where possible. After an error the position
     /// is unchanged, and the bytes after it are undefined. After `Unreachable` nothing was written.
     fn append(&self, parts: &[&[u8]]) -> Result<()>;
+
+    /// Appends `len` bytes that `write` puts into the file by itself, for bytes that are not in the
+    /// memory of the host. `write` gets the file, and the offset at which the bytes begin.
+    ///
+    /// Returns false, and does not call `write`, if the file is not open for direct I/O, or if
+    /// position or `len` are no multiples of its alignment. An error of `write` is one of the
+    /// append.
+    fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
+        let _ = (len, write);
+        Ok(false)
+    }
 
     /// Ensures that the object has written (not only allocated) space up to `len` bytes, without
     /// moving the position. Appends within it need no new space. Space that was not written before
@@ -459,6 +486,14 @@ pub trait ReadFile: Send + Sync {
     fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         let _ = purpose;
         self.read_ranges(ranges)
+    }
+
+    /// Lets `read` read the file by itself, for bytes that go to memory which is not the host's.
+    /// Returns false, and does not call `read`, if the file is not open for direct I/O. An error of
+    /// `read` is one of a read.
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        let _ = read;
+        Ok(false)
     }
 
     /// A hint about coming reads.

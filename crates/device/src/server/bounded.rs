@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{
     Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
-    StorageError, StorageErrorKind, WriteFile,
+    StorageError, StorageErrorKind, WriteByDescriptor, WriteFile,
 };
 
 /// A count of things or bytes that are in use.
@@ -209,6 +209,11 @@ impl WriteFile for BoundedFile {
         let end = self.inner.position().saturating_add(len);
         self.bytes.grow("append", &self.name, end)?;
         self.inner.append(parts)
+    }
+    fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
+        let end = self.inner.position().saturating_add(len);
+        self.bytes.grow("append", &self.name, end)?;
+        self.inner.append_by_descriptor(len, write)
     }
     fn reserve(&self, len: u64) -> Result<()> {
         self.bytes.grow("reserve", &self.name, len)?;

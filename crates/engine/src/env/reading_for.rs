@@ -9,7 +9,9 @@
 use std::sync::Arc;
 
 use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
-use siltstone_storage::{Access, Map, ReadFile, ReadPurpose, ReadRange, Result, Storage};
+use siltstone_storage::{
+    Access, Map, ReadByDescriptor, ReadFile, ReadPurpose, ReadRange, Result, Storage,
+};
 use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 
@@ -99,6 +101,9 @@ impl ReadFile for FileFor {
             _ => purpose,
         };
         self.file.read_ranges_for(purpose, ranges)
+    }
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        self.file.read_by_descriptor(read)
     }
     fn advise(&self, access: Access, offset: u64, len: u64) {
         self.file.advise(access, offset, len);

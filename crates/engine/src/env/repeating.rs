@@ -22,7 +22,8 @@ use std::sync::Arc;
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{
-    Access, Map, ReadFile, ReadPurpose, ReadRange, Result, Storage, StorageErrorKind, WriteFile,
+    Access, Map, ReadByDescriptor, ReadFile, ReadPurpose, ReadRange, Result, Storage,
+    StorageErrorKind, WriteByDescriptor, WriteFile,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
@@ -204,6 +205,10 @@ impl WriteFile for RepeatingWriter {
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
         self.calls.change(|| self.file.append(parts))
     }
+    fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
+        self.calls
+            .change(|| self.file.append_by_descriptor(len, write))
+    }
     fn reserve(&self, len: u64) -> Result<()> {
         self.calls.change(|| self.file.reserve(len))
     }
@@ -244,6 +249,9 @@ impl ReadFile for RepeatingReader {
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.calls.read(|| self.file.read_at(offset, buf))
+    }
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        self.calls.read(|| self.file.read_by_descriptor(read))
     }
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         self.calls.read(|| self.file.read_ranges(ranges))

@@ -19,8 +19,8 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use siltstone_storage::{
-    Access, Map, Mutex, ReadFile, ReadPurpose, ReadRange, Result, Runtime, StorageError,
-    StorageErrorKind,
+    Access, Map, Mutex, ReadByDescriptor, ReadFile, ReadPurpose, ReadRange, Result, Runtime,
+    StorageError, StorageErrorKind,
 };
 
 use crate::env::descriptors::{Descriptors, Held};
@@ -199,6 +199,10 @@ impl ReadFile for TableFile {
 
     fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         self.opened()?.file.read_ranges_for(purpose, ranges)
+    }
+
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        self.opened()?.file.read_by_descriptor(read)
     }
 
     /// Advises the descriptor and the map that are there. Nothing is opened for it.

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{
-    Condvar, Mutex, ReadFile, Result, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
+    Condvar, Mutex, ReadFile, Result, Runtime, Storage, StorageError, StorageErrorKind,
+    WriteByDescriptor, WriteFile,
 };
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
@@ -201,6 +202,10 @@ impl WriteFile for GatedFile {
         let _in_call = self.gate.enter("append", self.name())?;
         self.inner.append(parts)
     }
+    fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
+        let _in_call = self.gate.enter("append", self.name())?;
+        self.inner.append_by_descriptor(len, write)
+    }
     fn reserve(&self, len: u64) -> Result<()> {
         let _in_call = self.gate.enter("reserve", self.name())?;
         self.inner.reserve(len)
@@ -230,7 +235,7 @@ mod tests {
 
     use siltstone_storage::fault::{Fault, Rule};
     use siltstone_storage::sim::{SimConfig, run};
-    use siltstone_storage::{Epoch, FaultStorage, MemoryStorage, OpKind};
+    use siltstone_storage::{DirectFile, Epoch, FaultStorage, MemoryStorage, OpKind};
     use siltstone_table::exec::InputMap;
 
     use super::*;
@@ -272,6 +277,8 @@ mod tests {
             assert_eq!(Arc::strong_count(&inputs), 1, "the inputs were let go");
             assert!(gated.table(0, "input").is_err() && gated.stream(0, "s").is_err());
             assert!(is_fenced(file.append(&[b"after"])));
+            let write = &mut |_: DirectFile<'_>, _| panic!("it is shut");
+            assert!(is_fenced(file.append_by_descriptor(0, write)));
             assert!(is_fenced(file.reserve(100)) && is_fenced(file.sync()));
             assert!(is_fenced(file.truncate_to_position()));
             assert!(is_fenced(outputs.create(EPOCH, "b")));

@@ -5,6 +5,8 @@
 //! an alignment. The file system reports it (`statx`, since Linux 6.1); otherwise 4096 is used. A
 //! read fetches the aligned range around the wanted bytes. A writer collects appends in one aligned
 //! buffer; a sync writes the unaligned tail as a padded block and truncates the file to its length.
+//! Large appends of aligned memory at an aligned position are written without a copy. Bytes that
+//! are not in the host's memory can be moved by whoever gets the descriptor.
 //!
 //! Invariants: a reader never sees bytes beyond the file's length. The bytes that a successful sync
 //! covered are in the file, at their offset, and on the device. Appended bytes that were not synced
@@ -16,12 +18,13 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::{Result, StorageError, StorageErrorKind};
-use crate::storage::{ReadFile, WriteFile};
+use crate::storage::{DirectFile, ReadByDescriptor, ReadFile, WriteByDescriptor, WriteFile};
 
 /// An alignment, in bytes, that suits every block device and file system that we know of.
 const USUAL_ALIGNMENT: usize = 4096;
@@ -32,6 +35,10 @@ const ALIGNMENT_MAX: usize = 1 << 20;
 /// The size of a writer's buffer in bytes. It makes few calls, each large enough to keep a device
 /// busy.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Shorter parts are collected in the buffer although they could be written as they are: a device
+/// takes few large writes in less time than many small ones.
+const UNCOPIED_BYTES_MIN: usize = 256 << 10;
 
 /// The alignment of offsets, lengths and addresses, in bytes. `None` if this file does not support
 /// direct I/O.
@@ -176,6 +183,15 @@ impl ReadFile for DirectReader {
         buf.copy_from_slice(&around[before..wanted]);
         Ok(())
     }
+
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        let file = DirectFile {
+            descriptor: self.file.as_fd(),
+            alignment: self.alignment as u64,
+        };
+        read(file).map_err(|e| StorageError::from_io("read", &self.shown, &e))?;
+        Ok(true)
+    }
 }
 
 struct Writing {
@@ -241,9 +257,36 @@ impl DirectWriter {
         BUFFER_BYTES.max(self.alignment)
     }
 
-    /// Copies one part into the buffer, and writes the buffer whenever it is full.
-    fn take(&self, writing: &mut Writing, mut part: &[u8]) -> io::Result<()> {
+    /// Writes what is in the buffer, which must be a multiple of the alignment.
+    fn empty_buffer(&self, writing: &mut Writing) -> io::Result<()> {
+        if writing.filled > 0 {
+            self.write_out(writing, writing.filled)?;
+            writing.at += writing.filled as u64;
+            writing.filled = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes the begin of a part without copying it, if that is possible. Returns the number of
+    /// bytes that were written.
+    fn write_uncopied(&self, writing: &mut Writing, part: &[u8]) -> io::Result<usize> {
+        let whole = part.len() / self.alignment * self.alignment;
+        let is_aligned = (part.as_ptr() as usize).is_multiple_of(self.alignment)
+            && writing.filled.is_multiple_of(self.alignment);
+        if whole < UNCOPIED_BYTES_MIN || !is_aligned {
+            return Ok(0);
+        }
+        self.empty_buffer(writing)?;
+        self.file.write_all_at(&part[..whole], writing.at)?;
+        writing.at += whole as u64;
+        Ok(whole)
+    }
+
+    /// Takes one part: writes what need not be copied, copies what is left into the buffer, and
+    /// writes the buffer whenever it is full.
+    fn take(&self, writing: &mut Writing, part: &[u8]) -> io::Result<()> {
         let capacity = self.capacity();
+        let mut part = &part[self.write_uncopied(writing, part)?..];
         while !part.is_empty() {
             let n = part.len().min(capacity - writing.filled);
             let filled = writing.filled;
@@ -299,6 +342,31 @@ impl WriteFile for DirectWriter {
         self.position.store(end, Ordering::Release);
         self.len.fetch_max(end, Ordering::AcqRel);
         Ok(())
+    }
+
+    fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
+        let mut writing = self.writing("append")?;
+        let alignment = self.alignment as u64;
+        let position = self.position.load(Ordering::Acquire);
+        if !position.is_multiple_of(alignment) || !len.is_multiple_of(alignment) {
+            return Ok(false);
+        }
+        let file = DirectFile {
+            descriptor: self.file.as_fd(),
+            alignment,
+        };
+        let written = self
+            .empty_buffer(&mut writing)
+            .and_then(|()| write(file, position));
+        if let Err(e) = written {
+            writing.failed = true;
+            return Err(StorageError::from_io("append", &self.shown, &e).at(position));
+        }
+        let end = position + len;
+        writing.at = end;
+        self.position.store(end, Ordering::Release);
+        self.len.fetch_max(end, Ordering::AcqRel);
+        Ok(true)
     }
 
     /// Blocks are allocated and read as zeros. Unlike those of other files, they are not written

@@ -7,6 +7,7 @@ use super::FileStorage;
 use super::place::sync_names_of;
 use super::storage::REWRITE_BYTES;
 use crate::error::{Result, StorageError, StorageErrorKind};
+use crate::storage::DirectFile;
 use crate::storage::{Access, Epoch, Lease, Storage, WriteFile};
 
 fn fresh() -> (tempfile::TempDir, FileStorage, Box<dyn Lease>) {
@@ -668,6 +669,116 @@ fn direct_files_are_reserved_and_cut() {
     w.truncate_to_position().unwrap();
     w.sync().unwrap();
     assert_eq!(s.read_small("t").unwrap(), b"abcdef");
+}
+
+/// `len` bytes that begin at a multiple of 4096, in a vector, and where they begin.
+fn aligned(len: usize) -> (Vec<u8>, usize) {
+    let mut bytes = vec![0; len + 4096];
+    let at = bytes.as_ptr().align_offset(4096);
+    for (i, byte) in bytes[at..at + len].iter_mut().enumerate() {
+        *byte = ((i * 31) >> 3) as u8;
+    }
+    (bytes, at)
+}
+
+#[test]
+fn aligned_appends_to_a_direct_file_mix_with_others() {
+    let Some((_dir, s, lease)) = direct() else {
+        return;
+    };
+    let (bytes, at) = aligned(3 << 20);
+    let bytes = &bytes[at..at + (3 << 20)];
+    // What is appended first, and the length of the large part: at an aligned position and at
+    // others, with an aligned length and with others.
+    for (before, len) in [
+        (0, 1 << 20),
+        (4096, 1 << 20),
+        (12_288, (1 << 20) + 77),
+        (5, 1 << 20),
+        (4096 + 512, (2 << 20) + 1),
+        ((1 << 20) - 4096, 300 << 10),
+    ] {
+        let name = format!("t{before}-{len}");
+        let w = s.create_direct(lease.epoch(), &name).unwrap();
+        // The parts lie at aligned addresses, whatever the position is.
+        w.append(&[&bytes[..before]]).unwrap();
+        w.append(&[&bytes[4096..4096 + len], b"after"]).unwrap();
+        w.append(&[&bytes[..300 << 10]]).unwrap();
+        assert_eq!(w.position(), (before + len + 5 + (300 << 10)) as u64);
+        w.sync().unwrap();
+        let want = [
+            &bytes[..before],
+            &bytes[4096..4096 + len],
+            b"after",
+            &bytes[..300 << 10],
+        ];
+        assert!(s.read_small(&name).unwrap() == want.concat(), "{name}");
+    }
+}
+
+#[test]
+fn direct_files_are_written_and_read_by_their_descriptors() {
+    let Some((_dir, s, lease)) = direct() else {
+        return;
+    };
+    let (bytes, at) = aligned(1 << 20);
+    let bytes = &bytes[at..at + (1 << 20)];
+    let w = s.create_direct(lease.epoch(), "t").unwrap();
+    w.append(&[&bytes[..8192]]).unwrap();
+    let mut write = |file: DirectFile<'_>, offset: u64| {
+        assert_eq!(offset % file.alignment, 0);
+        let mut done = 8192;
+        while done < 65536 {
+            let to = offset + (done - 8192) as u64;
+            done += rustix::io::pwrite(file.descriptor, &bytes[done..65536], to)?;
+        }
+        Ok(())
+    };
+    let len = 65536 - 8192;
+    assert!(w.append_by_descriptor(len, &mut write).unwrap());
+    assert_eq!(w.position(), 65536);
+    w.append(&[&bytes[65536..65536 + 77]]).unwrap();
+    // Neither a position nor a length that is not aligned is possible.
+    let mut never = |_: DirectFile<'_>, _: u64| panic!("nothing may be written");
+    assert!(!w.append_by_descriptor(4096, &mut never).unwrap());
+    w.append(&[&bytes[65536 + 77..65536 + 4096]]).unwrap();
+    assert!(!w.append_by_descriptor(77, &mut never).unwrap());
+    w.sync().unwrap();
+    assert!(s.read_small("t").unwrap() == bytes[..65536 + 4096]);
+
+    let r = s.open_direct("t").unwrap();
+    let (mut to, at) = aligned(65536);
+    let mut read = |file: DirectFile<'_>| {
+        let found = rustix::io::pread(file.descriptor, &mut to[at..at + 65536], 4096)?;
+        assert_eq!((found, 4096 % file.alignment), (65536, 0));
+        Ok(())
+    };
+    assert!(r.read_by_descriptor(&mut read).unwrap());
+    assert!(to[at..at + 65536] == bytes[4096..4096 + 65536]);
+    let error = r.read_by_descriptor(&mut |_| Err(std::io::Error::other("a broken bus")));
+    let error = error.unwrap_err();
+    assert_eq!((error.kind, error.op), (StorageErrorKind::Io, "read"));
+    assert!(error.to_string().contains("a broken bus"), "{error}");
+
+    // Files in the page cache have none to give.
+    let mut unread = |_: DirectFile<'_>| panic!("nothing may be read");
+    let r = s.open("t").unwrap();
+    assert!(!r.read_by_descriptor(&mut unread).unwrap());
+    let w = s.create(lease.epoch(), "u").unwrap();
+    assert!(!w.append_by_descriptor(4096, &mut never).unwrap());
+}
+
+#[test]
+fn after_a_failed_write_by_its_descriptor_a_direct_file_takes_nothing() {
+    let Some((_dir, s, lease)) = direct() else {
+        return;
+    };
+    let w = s.create_direct(lease.epoch(), "t").unwrap();
+    let error = w.append_by_descriptor(4096, &mut |_, _| Err(std::io::Error::other("no power")));
+    assert_eq!((kind(error), w.position()), (StorageErrorKind::Io, 0));
+    assert_eq!(kind(w.append(&[b"more"])), StorageErrorKind::Io);
+    let again = w.append_by_descriptor(4096, &mut |_, _| panic!("nothing may be written"));
+    assert_eq!(kind(again), StorageErrorKind::Io);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use siltstone_storage::{Access, Map, ReadFile, ReadPurpose, ReadRange, Result};
+use siltstone_storage::{Access, Map, ReadByDescriptor, ReadFile, ReadPurpose, ReadRange, Result};
 
 use crate::error::TableError;
 use crate::exec::{CancelToken, ExecError, Inputs, StreamSource};
@@ -114,6 +114,9 @@ impl ReadFile for Fetched {
             true => Ok(()),
             false => self.file.read_ranges_for(purpose, ranges),
         }
+    }
+    fn read_by_descriptor(&self, read: &mut ReadByDescriptor<'_>) -> Result<bool> {
+        self.file.read_by_descriptor(read)
     }
     fn advise(&self, access: Access, offset: u64, len: u64) {
         self.file.advise(access, offset, len);
