@@ -91,9 +91,10 @@ impl Machine {
     }
 }
 
-/// What a command said on standard error, without the words of the fake library.
+/// What a command said on standard error, without the words of the fake libraries.
 fn said(ended: &Ended) -> String {
-    let lines = ended.err.lines().filter(|line| !line.starts_with("fake: "));
+    let is_own = |line: &&str| !line.starts_with("fake: ") && !line.starts_with("cufile: ");
+    let lines = ended.err.lines().filter(is_own);
     lines.map(|line| line.to_string() + "\n").collect()
 }
 
@@ -226,30 +227,33 @@ fn a_gpu_that_cannot_be_opened_is_listed_with_the_reason() {
 #[test]
 fn direct_transfers_need_libcufile() {
     let machine = Machine::with_driver();
-    let source = machine.path("cufile.c");
-    let direct = |machine: &Machine| {
-        let out = machine.silt(&["gpu"], &[]).out;
+    let direct = |machine: &Machine, variables: &[(&str, u32)]| {
+        let out = machine.silt(&["gpu"], variables).out;
         out.lines().last().unwrap_or_default().to_string()
     };
+    let source = machine.path("cufile.c");
     std::fs::write(&source, "void cuFileRead(void) {}\n").unwrap();
     machine.compile("libcufile.so.0", &source);
-    assert_eq!(
-        direct(&machine),
-        "transfers  plain, pipeline; not direct: libcufile.so.0 has no cuFileDriverOpen, \
-         cuFileWrite"
-    );
-    let calls = ["cuFileDriverOpen", "cuFileRead", "cuFileWrite"];
-    let calls: String = calls
-        .iter()
-        .map(|call| format!("void {call}(void) {{}}\n"))
-        .collect();
-    std::fs::write(&source, calls).unwrap();
+    let lacks = "transfers  plain, pipeline; not direct: libcufile.so.0 has no cuFileDriverOpen, ";
+    let found = direct(&machine, &[]);
+    assert!(found.starts_with(lacks), "{found}");
+
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/fake/cufile.c");
     machine.compile("libcufile.so.0", &source);
     assert_eq!(
-        direct(&machine),
-        "transfers  plain, pipeline, direct (libcufile.so.0 is there; whether it can reach the \
-         disk is not tried)"
+        direct(&machine, &[]),
+        "transfers  plain, pipeline, direct (DMA by nvidia-fs 2.17)"
     );
+    assert_eq!(
+        direct(&machine, &[("FAKE_FILE_NVFS", 0)]),
+        "transfers  plain, pipeline, direct (cuFile without nvidia-fs, which usually copies through \
+         memory of the host (its compatibility mode))"
+    );
+    let json = machine.silt(&["gpu", "--json"], &[]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let gpu = &json["gpus"][0];
+    assert_eq!(gpu["direct_mode"], "DMA by nvidia-fs 2.17");
+    assert_eq!(gpu["transfers"][2], "direct");
 }
 
 #[test]

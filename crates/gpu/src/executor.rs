@@ -17,7 +17,7 @@ use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Execu
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
-use crate::device::{Device, DeviceFacts};
+use crate::device::{Device, DeviceFacts, DirectMode};
 use crate::error::{GpuError, Result};
 use crate::lane::{LaneSizes, Pool};
 use crate::pipeline::{self, Shared};
@@ -148,6 +148,8 @@ pub struct GpuExecutor {
     runtime: Runtime,
     options: GpuOptions,
     pool: Arc<Pool>,
+    /// How direct transfers are made, if they are asked for.
+    direct_mode: Option<DirectMode>,
     profile: Option<Arc<Profile>>,
     counts: Counts,
     /// A call failed in such a way that all later ones fail.
@@ -165,9 +167,6 @@ impl GpuExecutor {
         runtime: &Runtime,
         options: GpuOptions,
     ) -> std::result::Result<GpuExecutor, String> {
-        if options.transfer == Transfer::Direct {
-            return Err("the transfer `direct` is not built yet; `pipeline` is".into());
-        }
         let free = device.facts().memory_free_bytes.unwrap_or(0);
         let all = match options.memory_bytes_max {
             0 => (free / 2).min(16 << 30),
@@ -180,7 +179,12 @@ impl GpuExecutor {
         let profile = options.profiles.then(|| Arc::new(Profile::new(runtime)));
         let pool = Pool::open(&device, runtime, sizes, count, profile.as_ref());
         let pool = pool.map_err(|error| text_of(&error))?;
+        let direct_mode = match options.transfer {
+            Transfer::Direct => Some(begin_direct(&*device)?),
+            Transfer::Plain | Transfer::Pipeline => None,
+        };
         Ok(GpuExecutor {
+            direct_mode,
             name: name.to_string(),
             runtime: runtime.clone(),
             options,
@@ -195,6 +199,11 @@ impl GpuExecutor {
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// How direct transfers are made. `None` with another transfer.
+    pub fn direct_mode(&self) -> Option<&DirectMode> {
+        self.direct_mode.as_ref()
     }
 
     /// How long each kernel took in the jobs that have ended, by name: see
@@ -292,6 +301,13 @@ impl GpuExecutor {
             error => ExecError::declined(text_of(&error)),
         }
     }
+}
+
+/// Prepares direct transfers.
+fn begin_direct(device: &dyn Device) -> std::result::Result<DirectMode, String> {
+    device.begin_direct().map_err(|why| {
+        format!("the transfer `direct` is not possible: {why}; the transfer `pipeline` is")
+    })
 }
 
 fn text_of(error: &GpuError) -> String {
@@ -401,9 +417,19 @@ impl Executor for GpuExecutor {
             ("gpu_mismatches", &c.mismatches),
             ("gpu_device_errors", &c.device_errors),
         ];
+        let direct = self.pool.direct_counts();
+        let direct_counts = [
+            ("gpu_direct_read_bytes", &direct.read_bytes),
+            ("gpu_direct_written_bytes", &direct.written_bytes),
+            ("gpu_direct_repeated_pieces", &direct.repeated_pieces),
+        ];
+        let shown = match self.options.transfer {
+            Transfer::Direct => &direct_counts[..],
+            Transfer::Plain | Transfer::Pipeline => &[],
+        };
         let load =
-            |(name, count): (&str, &AtomicU64)| (name.to_string(), count.load(Ordering::Relaxed));
-        counts.map(load).into()
+            |(name, count): &(&str, &AtomicU64)| (name.to_string(), count.load(Ordering::Relaxed));
+        counts.iter().chain(shown).map(load).collect()
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {

@@ -23,6 +23,7 @@ use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{ExecContext, ExecError};
 
 use crate::device::{Device, DeviceError, Event, PinnedBuffer, Region, Stream};
+use crate::direct::DirectCounts;
 use crate::error::{GpuError, Result};
 use crate::kernels::{
     Args, Array, ChecksumRegion, CrcTables, Item, ScanApply32, ScanApply64, ScanSums32, ScanSums64,
@@ -85,6 +86,7 @@ pub(crate) struct Lane {
     /// The events of copies that nobody has waited for yet.
     flying: Vec<Event>,
     profile: LaneProfile,
+    direct_counts: Arc<DirectCounts>,
 }
 
 /// The sizes of a lane.
@@ -106,6 +108,7 @@ impl Lane {
         runtime: &Runtime,
         sizes: LaneSizes,
         profile: Option<&Arc<Profile>>,
+        direct_counts: &Arc<DirectCounts>,
     ) -> Result<Lane> {
         let region = device.alloc(sizes.memory_bytes)?;
         let mut arena = Arena {
@@ -128,10 +131,21 @@ impl Lane {
             pending: None,
             flying: Vec::new(),
             profile: LaneProfile::new(profile),
+            direct_counts: Arc::clone(direct_counts),
         };
         let args = CrcTables { tables: crc_tables };
         lane.launch("crc_tables", CRC_TABLE_COUNT, &args)?;
         Ok(lane)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// What direct transfers have moved.
+    pub fn direct_counts(&self) -> &DirectCounts {
+        &self.direct_counts
     }
 
     /// Starts a kernel that has a thread for each item.
@@ -298,6 +312,7 @@ pub(crate) struct Pool {
     lanes: Mutex<Vec<Lane>>,
     count: usize,
     pinned_bytes: u64,
+    direct_counts: Arc<DirectCounts>,
 }
 
 impl Pool {
@@ -309,7 +324,8 @@ impl Pool {
         count: usize,
         profile: Option<&Arc<Profile>>,
     ) -> Result<Arc<Pool>> {
-        let open = |_| Lane::open(device, runtime, sizes, profile);
+        let direct_counts = Arc::default();
+        let open = |_| Lane::open(device, runtime, sizes, profile, &direct_counts);
         let lanes = (0..count).map(open).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Pool {
             runtime: runtime.clone(),
@@ -317,12 +333,18 @@ impl Pool {
             count,
             pinned_bytes: (count * (sizes.staging_bytes + sizes.ring_bytes * sizes.ring_count))
                 as u64,
+            direct_counts,
         }))
     }
 
     /// The pinned memory of all lanes.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_bytes
+    }
+
+    /// What direct transfers have moved in all lanes.
+    pub fn direct_counts(&self) -> &DirectCounts {
+        &self.direct_counts
     }
 
     /// The number of lanes in which no work of an abandoned job may still go on.
@@ -425,6 +447,14 @@ impl Work {
     /// because later ones begin after them.
     pub fn release(&mut self, mark: Mark) {
         self.lane.arena.used_bytes = mark.0;
+    }
+
+    /// Sees to it that the next array begins at a multiple of so many bytes, if there is room.
+    pub fn align(&mut self, bytes: u64) {
+        let arena = &mut self.lane.arena;
+        let at = arena.region.at + arena.used_bytes;
+        let end = at.next_multiple_of(bytes) - arena.region.at;
+        arena.used_bytes = end.min(arena.region.bytes);
     }
 
     /// All free memory as one array. Nothing else can be taken before it is given back.

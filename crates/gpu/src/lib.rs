@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+mod direct;
 mod error;
 mod executor;
 mod host;

@@ -25,7 +25,6 @@ use siltstone_table::job::Job;
 
 use crate::error::{GpuError, Result};
 use crate::lane::Work;
-use crate::strategy::Transfer;
 use crate::subjob::{Checks, Done, SubjobRun, Tuning};
 use crate::write::Writer;
 
@@ -141,7 +140,7 @@ pub(crate) fn run(
         job,
         bounds: plan.bounds.clone(),
         checks: shared.checks,
-        is_plain: shared.tuning.transfer == Transfer::Plain,
+        transfer: shared.tuning.transfer,
         tables: 0,
     };
     let options = (shared.checks, shared.tuning);

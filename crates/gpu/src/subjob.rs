@@ -312,18 +312,7 @@ impl<'a> SubjobRun<'a> {
                 made: None,
             });
         }
-        let verify = self.job.format.verify;
-        let frame = unpack::prepare(&mut self.work, &inputs, &self.plan.prefix)?;
-        let uncounted = &mut self.uncounted_bytes;
-        let how = How {
-            verify,
-            is_checked: self.checks.inputs && verify,
-            transfer: self.tuning.transfer,
-        };
-        let uploaded = upload::upload(&mut self.work, &inputs, how, uncounted);
-        let uploaded = uploaded.map_err(|error| self.explain(error, &inputs))?;
-        let unpacked = unpack::unpack(&mut self.work, &inputs, frame, uploaded, verify);
-        let unpacked = unpacked.map_err(|error| self.explain(error, &inputs))?;
+        let unpacked = self.load(&inputs)?;
         let (sorted, verdicts) = self.sort_and_judge(&inputs, &unpacked)?;
         let kept = retain::gather(&mut self.work, &unpacked, &sorted, verdicts)?;
         if kept.count == 0 {
@@ -392,6 +381,49 @@ impl<'a> SubjobRun<'a> {
             next,
             made: Some((tables, packed)),
         })
+    }
+
+    /// Copies the blocks of the inputs to the device, and unpacks them there.
+    ///
+    /// A piece that the device has read by itself, and that is not as it should be, is read again
+    /// through memory of the host: the transfer may have been wrong, and the device does not decode
+    /// large compressed parts. It is the host then that says what is wrong with a block.
+    fn load(&mut self, inputs: &[PieceInput]) -> Result<Unpacked> {
+        let verify = self.job.format.verify;
+        let how = How {
+            verify,
+            is_checked: self.checks.inputs && verify,
+            transfer: match self.checks.inputs {
+                true => self.tuning.transfer.through_host(),
+                false => self.tuning.transfer,
+            },
+        };
+        let loaded = self.load_as(inputs, how);
+        let is_wrong = matches!(
+            loaded,
+            Err(GpuError::BadBlock { .. } | GpuError::Exec(ExecError::Declined { .. }))
+        );
+        if how.transfer != Transfer::Direct || !is_wrong {
+            return loaded.map_err(|error| self.explain(error, inputs));
+        }
+        self.work.wait()?;
+        self.work.release_all();
+        let repeated = &self.work.lane.direct_counts().repeated_pieces;
+        repeated.fetch_add(1, Ordering::Relaxed);
+        let how = How {
+            is_checked: verify,
+            transfer: Transfer::Pipeline,
+            ..how
+        };
+        let loaded = self.load_as(inputs, how);
+        loaded.map_err(|error| self.explain(error, inputs))
+    }
+
+    fn load_as(&mut self, inputs: &[PieceInput], how: How) -> Result<Unpacked> {
+        let work = &mut self.work;
+        let frame = unpack::prepare(work, inputs, &self.plan.prefix)?;
+        let uploaded = upload::upload(work, inputs, how, &mut self.uncounted_bytes)?;
+        unpack::unpack(work, inputs, frame, uploaded, how.verify)
     }
 
     /// Sorts the entries and judges them, on the device or on the host.

@@ -5,6 +5,10 @@
 //! too long. Such a block is uploaded in its uncompressed form, with checksums that are computed
 //! here after those of the file were verified.
 //!
+//! A file that is open for direct I/O is read in ranges that begin and end at multiples of
+//! [`direct::ALIGN_BYTES`], so that no core copies its bytes. What lies in them before and after
+//! the blocks goes to the device, too, and nothing there looks at it.
+//!
 //! Threading: see `lane`.
 
 use std::collections::VecDeque;
@@ -12,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use siltstone_storage::ReadFile;
 use siltstone_table::block::header::{
     FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED, FLAG_ZSTD, HEADER_BYTES, Header,
 };
@@ -22,6 +27,7 @@ use siltstone_table::exec::ExecError;
 use siltstone_table::merge::table::InputTable;
 
 use crate::device::Event;
+use crate::direct;
 use crate::error::{GpuError, Result};
 use crate::kernels::{Array, Place};
 use crate::lane::{Mark, SLACK_BYTES, Work};
@@ -30,6 +36,60 @@ use crate::strategy::Transfer;
 
 /// Larger parts are decoded by the host: `MAX_DECODED_PART` of the kernels.
 const DECODED_PART_MAX: usize = 256 << 10;
+
+/// A range of a file that has neighbouring blocks, so large that direct I/O can read it.
+#[derive(Clone, Copy)]
+struct Around {
+    start: u64,
+    /// The multiple of the alignment up to which the file can be read without copies.
+    aligned_end: u64,
+    end: u64,
+    /// The bytes before the first block.
+    before: u64,
+}
+
+impl Around {
+    /// The range around the bytes from `start` to `end` of a file, which is exactly theirs if it is
+    /// not open for direct I/O.
+    fn new(file: &dyn ReadFile, start: u64, end: u64) -> Result<Around> {
+        if !direct::is_open(file)? {
+            return Ok(Around {
+                start,
+                aligned_end: end,
+                end,
+                before: 0,
+            });
+        }
+        let align = direct::ALIGN_BYTES;
+        let from = start / align * align;
+        let aligned_end = end.next_multiple_of(align).min(file.len() / align * align);
+        let aligned_end = aligned_end.max(from);
+        Ok(Around {
+            start: from,
+            aligned_end,
+            end: aligned_end.max(end),
+            before: start - from,
+        })
+    }
+
+    fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Reads a part of the range that begins at `at`. What lies after the aligned end is read by
+    /// itself, because it is copied.
+    fn read(&self, file: &dyn ReadFile, at: u64, to: &mut [u8]) -> Result<()> {
+        let aligned = self.aligned_end.saturating_sub(at).min(to.len() as u64);
+        let (aligned, other) = to.split_at_mut(aligned as usize);
+        let middle = at + aligned.len() as u64;
+        for (at, to) in [(at, aligned), (middle, other)] {
+            if !to.is_empty() {
+                file.read_at(at, to)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The blocks of a piece's inputs on the device.
 pub(crate) struct Uploaded {
@@ -56,7 +116,7 @@ impl Uploaded {
 }
 
 /// How blocks are uploaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct How {
     /// Checksums are verified.
     pub verify: bool,
@@ -73,6 +133,8 @@ pub(crate) fn upload(
     how: How,
     uncounted_bytes: &mut u64,
 ) -> Result<Uploaded> {
+    // A disk that writes to the device by itself does it best at such addresses.
+    work.align(direct::ALIGN_BYTES);
     let mark = work.mark();
     let to = work.take_all()?;
     let mut upload = Upload {
@@ -145,18 +207,27 @@ impl Upload<'_> {
         let Some(last) = blocks.clone().next_back() else {
             return Ok(());
         };
-        let mut at = table.place(blocks.start).start;
-        let end = table.place(last).end;
+        let file = &**table.file();
+        let around = Around::new(file, table.place(blocks.start).start, table.place(last).end)?;
+        self.feed.align()?;
         let is_checked = self.how.is_checked;
         let mut checking = is_checked.then(|| CheckingInput::new(input, blocks.clone()));
-        self.add_places(table, number, blocks);
-        while at < end {
+        self.add_places(table, number, blocks, around.before);
+        let mut at = around.start;
+        if self.is_direct(file)? && at < around.aligned_end {
+            self.read_directly(file, at..around.aligned_end)?;
+            at = around.aligned_end;
+        }
+        let mut before = around.before as usize;
+        while at < around.end {
             let to = self.feed.space()?;
-            let len = (to.len() as u64).min(end - at);
-            table.file().read_at(at, &mut to[..len as usize])?;
+            let len = (to.len() as u64).min(around.end - at);
+            let to = &mut to[..len as usize];
+            around.read(file, at, to)?;
             if let Some(checking) = &mut checking {
-                checking.add(&to[..len as usize])?;
+                checking.add(&to[before.min(to.len())..])?;
             }
+            before = before.saturating_sub(to.len());
             self.feed.fill(len as usize)?;
             self.count(len)?;
             at += len;
@@ -164,9 +235,25 @@ impl Upload<'_> {
         Ok(())
     }
 
-    /// Adds the places of blocks that are uploaded next, as they are stored.
-    fn add_places(&mut self, table: &InputTable, input: usize, blocks: Range<usize>) {
-        let (from, to) = (table.place(blocks.start).start, self.feed.position());
+    /// Whether the device reads this file by itself.
+    fn is_direct(&self, file: &dyn ReadFile) -> Result<bool> {
+        let may_be = self.how.transfer == Transfer::Direct && !self.how.is_checked;
+        Ok(may_be && direct::is_open(file)?)
+    }
+
+    /// Lets the device read a range of a file by itself.
+    fn read_directly(&mut self, file: &dyn ReadFile, range: Range<u64>) -> Result<()> {
+        let to = self.feed.skip(range.end - range.start)?;
+        let uncounted = &mut *self.uncounted_bytes;
+        let spend = |work: &Work, bytes| count(work, uncounted, bytes);
+        direct::read(self.feed.work, file, range, to, spend)
+    }
+
+    /// Adds the places of blocks that are uploaded next, as they are stored, after `before` other
+    /// bytes.
+    fn add_places(&mut self, table: &InputTable, input: usize, blocks: Range<usize>, before: u64) {
+        let from = table.place(blocks.start).start;
+        let to = self.feed.position() + before;
         for block in blocks {
             let place = table.place(block);
             self.places.push(Place {
@@ -188,7 +275,15 @@ impl Upload<'_> {
         blocks: Range<usize>,
         codec: Codec,
     ) -> Result<()> {
-        let room = self.feed.buffer_bytes();
+        if codec == Codec::Lz4 && self.is_direct(&**table.file())? {
+            // If a part is too large for the device, it says so, and the piece is begun again.
+            return self.as_stored(table, input, number, blocks);
+        }
+        // A range that is read is a little larger than its blocks.
+        let room = self
+            .feed
+            .buffer_bytes()
+            .saturating_sub(2 * direct::ALIGN_BYTES);
         let mut block = blocks.start;
         while block < blocks.end {
             // As many blocks as fit into a buffer, or one that does not.
@@ -235,6 +330,7 @@ impl Upload<'_> {
         run: Range<usize>,
         codec: Codec,
     ) -> Result<()> {
+        let file = &**table.file();
         let from = table.place(run.start).start;
         let len = (table.place(run.end - 1).end - from) as usize;
         let is_kept = |stored: &[u8], block| {
@@ -245,20 +341,23 @@ impl Upload<'_> {
         if codec == Codec::Lz4 {
             // Mostly the device takes all of them, and the host need not copy them.
             self.feed.send()?;
-            let to = &mut self.feed.space()?[..len];
-            table.file().read_at(from, to)?;
+            let around = Around::new(file, from, from + len as u64)?;
+            let all = &mut self.feed.space()?[..around.len() as usize];
+            around.read(file, around.start, all)?;
+            let to = &all[around.before as usize..][..len];
             if self.how.is_checked {
                 CheckingInput::new(input, run.clone()).add(to)?;
             }
             if run.clone().all(|block| is_kept(to, block)) {
-                self.add_places(table, number, run);
+                let filled = all.len();
+                self.add_places(table, number, run, around.before);
                 self.stored = stored;
-                return self.feed.fill(len);
+                return self.feed.fill(filled);
             }
             stored.extend_from_slice(to);
         } else {
             stored.resize(len, 0);
-            table.file().read_at(from, &mut stored)?;
+            file.read_at(from, &mut stored)?;
             if self.how.is_checked {
                 CheckingInput::new(input, run.clone()).add(&stored)?;
             }
@@ -267,7 +366,7 @@ impl Upload<'_> {
             let place = table.place(block);
             let own = &stored[(place.start - from) as usize..(place.end - from) as usize];
             if is_kept(&stored, block) {
-                self.add_places(table, number, block..block + 1);
+                self.add_places(table, number, block..block + 1, 0);
                 self.feed.put(own)?;
             } else {
                 let anchor = (place.anchor - place.start) as usize;
@@ -315,15 +414,19 @@ impl Upload<'_> {
         Ok(())
     }
 
-    /// Counts bytes that were read. Bytes that are read again for the next piece count once.
     fn count(&mut self, bytes: u64) -> Result<()> {
-        let counted = bytes.min(*self.uncounted_bytes);
-        *self.uncounted_bytes -= counted;
-        let progress = &self.feed.work.ctx.progress;
-        progress.bytes_in.fetch_add(counted, Ordering::Relaxed);
-        progress.beat();
-        self.feed.work.spend(bytes)
+        count(self.feed.work, self.uncounted_bytes, bytes)
     }
+}
+
+/// Counts bytes that were read. Bytes that are read again for the next piece count once.
+fn count(work: &Work, uncounted_bytes: &mut u64, bytes: u64) -> Result<()> {
+    let counted = bytes.min(*uncounted_bytes);
+    *uncounted_bytes -= counted;
+    let progress = &work.ctx.progress;
+    progress.bytes_in.fetch_add(counted, Ordering::Relaxed);
+    progress.beat();
+    work.spend(bytes)
 }
 
 /// Computes the checksums of input blocks that arrive in pieces.
@@ -434,6 +537,34 @@ impl Feed<'_> {
         }
     }
 
+    /// Begins with an empty buffer, so that direct I/O can fill it, unless the present one is filled
+    /// up to a place that is as good.
+    fn align(&mut self) -> Result<()> {
+        match (self.filled as u64).is_multiple_of(direct::ALIGN_BYTES) {
+            true => Ok(()),
+            false => self.send(),
+        }
+    }
+
+    /// Leaves out a part of the target, which is filled in another way.
+    fn skip(&mut self, bytes: u64) -> Result<Array<u8>> {
+        self.send()?;
+        self.check_room(bytes)?;
+        let part = self.to.part(self.sent, bytes);
+        self.sent += bytes;
+        Ok(part)
+    }
+
+    /// Fails if there is no room for so many bytes after those that were sent.
+    fn check_room(&mut self, bytes: u64) -> Result<()> {
+        let wanted_bytes = self.sent.saturating_add(bytes).saturating_add(SLACK_BYTES);
+        if wanted_bytes > self.to.count() {
+            self.wait()?;
+            return Err(GpuError::NoRoom { wanted_bytes });
+        }
+        Ok(())
+    }
+
     fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let to = self.space()?;
@@ -450,11 +581,7 @@ impl Feed<'_> {
         if self.filled == 0 {
             return Ok(());
         }
-        let wanted_bytes = self.position() + SLACK_BYTES;
-        if wanted_bytes > self.to.count() {
-            self.wait()?;
-            return Err(GpuError::NoRoom { wanted_bytes });
-        }
+        self.check_room(self.filled as u64)?;
         let to = self.to.part(self.sent, self.filled as u64);
         let event = self.work.copy_in(self.buffer, self.filled, to)?;
         self.flying.push_back(event);

@@ -14,11 +14,13 @@ use siltstone_table::job::{Job, KeyBounds};
 use siltstone_table::layout::{LayoutState, TableStart};
 
 use crate::device::Event;
+use crate::direct;
 use crate::error::{GpuError, Result};
 use crate::kernels::{Array, IndexEntry};
 use crate::lane::Work;
 use crate::layout::Tables;
 use crate::pack::Packed;
+use crate::strategy::Transfer;
 use crate::subjob::Checks;
 use crate::upload::has_sums;
 
@@ -27,8 +29,7 @@ pub(crate) struct Writer<'a> {
     pub job: &'a Job,
     pub bounds: KeyBounds,
     pub checks: Checks,
-    /// Whether each copy is waited for before the next one begins.
-    pub is_plain: bool,
+    pub transfer: Transfer,
     /// The number of tables that were begun.
     pub tables: u32,
 }
@@ -113,7 +114,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Copies the blocks of a table from the device to its file, through the ring.
+    /// Copies the blocks of a table from the device to its file, through the ring, unless the device
+    /// writes them by itself.
     fn download(
         &self,
         work: &mut Work,
@@ -121,9 +123,16 @@ impl Writer<'_> {
         index: &[IndexEntry],
         output: &mut SubjobOutput<'_>,
     ) -> Result<()> {
-        let buffers = match self.is_plain {
-            true => 1,
-            false => work.lane.ring.len(),
+        let missing = || GpuError::Mismatch("a table was not begun".into());
+        let mut from = from;
+        if self.transfer == Transfer::Direct && !self.checks.outputs {
+            let table = output.table().ok_or_else(missing)?;
+            let done = direct::append(work, from, table)?;
+            from = from.part(done, from.count() - done);
+        }
+        let buffers = match self.transfer {
+            Transfer::Plain => 1,
+            Transfer::Pipeline | Transfer::Direct => work.lane.ring.len(),
         };
         let mut flying: VecDeque<(usize, u64, Event)> = VecDeque::new();
         let (mut asked, mut buffer) = (0, 0);
@@ -146,7 +155,6 @@ impl Writer<'_> {
             if self.checks.outputs && !planted!(GpuBlocksAreBelieved) {
                 checking.add(bytes)?;
             }
-            let missing = || GpuError::Mismatch("a table was not begun".into());
             output.table().ok_or_else(missing)?.append(bytes)?;
             work.spend(chunk)?;
         }

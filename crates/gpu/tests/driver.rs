@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use siltstone_gpu::device::cuda::{self, CudaDevice};
-use siltstone_gpu::device::{Device, DeviceError, PinnedBuffer, Region, Stream, Unavailable};
-use siltstone_storage::Runtime;
+use siltstone_gpu::device::{
+    Device, DeviceError, PinnedBuffer, Region, Stream, TransferError, Unavailable,
+};
+use siltstone_storage::{DirectFile, Runtime};
 
 /// One kernel: `out[i] = begin + i` for `i < count`.
 const PTX: &str = "// sources\n.version 8.4\n.target sm_80\n.address_size 64\n\
@@ -31,10 +33,24 @@ struct Said {
 }
 
 impl Fake {
-    /// Compiles the fake library.
+    /// Compiles the fake library of the driver.
     fn compiled(options: &[&str]) -> Fake {
         let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/cuda.c");
+        // The first name that is looked for: a machine may have the true driver, too.
+        Fake { folder }.with("cuda.c", "libcuda.so", options)
+    }
+
+    /// Compiles the fake library of direct transfers, too.
+    fn with_files(options: &[&str]) -> Fake {
+        Fake::compiled(&[]).with("cufile.c", "libcufile.so.0", options)
+    }
+
+    /// Adds a library.
+    fn with(self, source: &str, library: &str, options: &[&str]) -> Fake {
+        let folder = self.folder;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/fake")
+            .join(source);
         let compiler = std::env::var("CC").unwrap_or("cc".to_string());
         let status = Command::new(&compiler)
             .args([
@@ -48,8 +64,7 @@ impl Fake {
             ])
             .args(options)
             .arg("-o")
-            // The first name that is looked for: a machine may have the true driver, too.
-            .arg(folder.path().join("libcuda.so"))
+            .arg(folder.path().join(library))
             .arg(source)
             .status();
         let status = status.unwrap_or_else(|e| panic!("the C compiler `{compiler}`: {e}"));
@@ -109,12 +124,15 @@ impl Said {
         line.map(|(_, rest)| rest)
     }
 
-    /// A number of the fake library's last words.
+    /// A number of the fake driver's last words.
     fn count(&self, name: &str) -> u32 {
-        let report = self
-            .err
-            .lines()
-            .rfind(|line| line.starts_with("fake: calls="));
+        self.count_of("fake", name)
+    }
+
+    /// A number of a library's last words.
+    fn count_of(&self, library: &str, name: &str) -> u32 {
+        let begin = format!("{library}: calls=");
+        let report = self.err.lines().rfind(|line| line.starts_with(&begin));
         let words = report.unwrap_or_default().split_whitespace();
         let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         let value = values.next().and_then(|value| value.parse().ok());
@@ -317,6 +335,96 @@ fn a_gpu_that_does_not_come_to_rest_keeps_its_memory() {
     assert_eq!(said.count("pushed"), 0);
 }
 
+#[test]
+fn direct_transfers_move_bytes_and_leave_nothing_behind() {
+    let fake = Fake::with_files(&[]);
+    for (variables, mode) in [
+        (&[][..], "DMA by nvidia-fs 2.17"),
+        (&[("FAKE_FILE_SHORT", 3000)], "DMA by nvidia-fs 2.17"),
+        (&[("FAKE_FILE_NVFS", 0)], "cuFile without nvidia-fs"),
+    ] {
+        let said = fake.run("files", variables);
+        let found = said
+            .after("mode: ")
+            .unwrap_or_else(|| panic!("{}", said.out));
+        assert!(found.starts_with(mode), "{found}");
+        assert!(said.after("the bytes are right").is_some(), "{}", said.out);
+        for name in ["wrong", "buffers", "handles"] {
+            assert_eq!(said.count_of("cufile", name), 0, "{name}: {}", said.err);
+        }
+        for name in ["left", "alive", "wrong", "pushed"] {
+            assert_eq!(said.count(name), 0, "{name}: {}", said.err);
+        }
+    }
+}
+
+#[test]
+fn without_libcufile_it_is_said_what_is_missing() {
+    let said = Fake::compiled(&[])
+        .with("cufile.c", "libcufile.so.0", &["-DWITHOUT_WRITE"])
+        .run("files", &[]);
+    assert_eq!(
+        said.after("not direct: "),
+        Some("libcufile.so.0 has no cuFileWrite")
+    );
+    let none = Fake::compiled(&[]);
+    for name in ["libcufile.so.0", "libcufile.so"] {
+        std::fs::write(none.folder.path().join(name), "not a library").unwrap();
+    }
+    let said = none.run("files", &[]);
+    let why = said.after("not direct: ").unwrap();
+    assert!(why.contains("there is no libcufile"), "{why}");
+    assert!(why.contains("install GPUDirect Storage"), "{why}");
+}
+
+/// Each call of the library of direct transfers fails.
+#[test]
+fn every_call_of_libcufile_may_fail() {
+    let fake = Fake::with_files(&[]);
+    let calls = fake.run("files", &[]).count_of("cufile", "calls");
+    assert!(calls > 8, "{calls}");
+    for code in [5008, 5011, 5] {
+        for call in 1..=calls {
+            let variables = [("FAKE_FILE_FAIL_AT", call), ("FAKE_FILE_FAIL_WITH", code)];
+            let said = fake.run("files", &variables);
+            let about = format!("call {call}, code {code}: {}\n{}", said.out, said.err);
+            let failed = said.err.lines();
+            let mut failed = failed.filter_map(|line| line.strip_prefix("cufile: failed "));
+            let failed = failed.next().unwrap_or_else(|| panic!("{about}"));
+            let of_device = said.after("not direct: ").or(said.after("error: "));
+            match (failed, code) {
+                // Memory that is not registered can be reached, and a mode is only for people.
+                (
+                    "cuFileBufRegister"
+                    | "cuFileBufDeregister"
+                    | "cuFileHandleDeregister"
+                    | "cuFileDriverGetProperties",
+                    _,
+                ) => assert!(said.after("the bytes are right").is_some(), "{about}"),
+                ("cuFileRead" | "cuFileWrite", 5) => {
+                    let error = said.after("error of the file: ");
+                    assert!(error.is_some_and(|e| e.contains("os error 5")), "{about}");
+                }
+                _ => {
+                    let error = of_device.unwrap_or_else(|| panic!("{about}"));
+                    assert!(error.contains(&format!("{failed} failed: ")), "{about}");
+                    assert!(error.contains(&format!("code {code}")), "{about}");
+                    let has_driver_code = error.contains("CUDA's code 201");
+                    let is_status = !matches!(failed, "cuFileRead" | "cuFileWrite");
+                    assert_eq!(has_driver_code, code == 5011 && is_status, "{about}");
+                }
+            }
+            assert_eq!(said.count_of("cufile", "wrong"), 0, "{about}");
+            assert_eq!(said.count_of("cufile", "handles"), 0, "{about}");
+            assert_eq!(
+                (said.count("alive"), said.count("pushed")),
+                (0, 0),
+                "{about}"
+            );
+        }
+    }
+}
+
 // What follows runs in the children.
 
 #[test]
@@ -369,7 +477,71 @@ fn child() {
             drop((device, buffer));
             println!("the device was dropped");
         }
+        "files" => {
+            let device = open(0, PTX).unwrap();
+            match files(&device) {
+                Ok(true) => println!("the bytes are right"),
+                Ok(false) => {}
+                Err(TransferError::File(error)) => println!("error of the file: {error}"),
+                Err(TransferError::Device(error)) => println!("error: {error}"),
+            }
+        }
         what => panic!("{what}"),
+    }
+}
+
+/// Copies a file to another one, through the memory of a GPU. Returns whether that is possible.
+fn files(device: &CudaDevice) -> Result<bool, TransferError> {
+    let region = device.alloc(65536)?;
+    let begun = device.begin_direct();
+    let mode = match begun {
+        Ok(mode) => mode,
+        Err(why) => {
+            println!("not direct: {why}");
+            return Ok(false);
+        }
+    };
+    println!("mode: {mode}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let bytes: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    std::fs::write(path("from"), &bytes).unwrap();
+    let from = std::fs::File::open(path("from")).unwrap();
+    let to = std::fs::File::create(path("to")).unwrap();
+    let of = |file| DirectFile {
+        descriptor: std::os::fd::AsFd::as_fd(file),
+        alignment: 4096,
+    };
+    let part = region.part(4096, 40_000).unwrap();
+    device.open_file(of(&from))?.read(part, 4096)?;
+    let mut target = device.open_file(of(&to))?;
+    target.write(part.part(0, 8192).unwrap(), 0)?;
+    target.write(part.part(8192, 40_000 - 8192).unwrap(), 8192)?;
+    drop(target);
+    assert!(std::fs::read(path("to")).unwrap() == bytes[4096..44_096]);
+
+    // Wrong uses, and a file that ends too early.
+    let beyond = Region {
+        at: region.at + 65536,
+        bytes: 1,
+    };
+    let mut file = device.open_file(of(&from))?;
+    let refused = file.read(beyond, 0);
+    let Err(TransferError::Device(DeviceError::Misuse { detail, .. })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(detail.contains("not allocated"), "{detail}");
+    match file.read(part, 20_000) {
+        Err(TransferError::File(error)) if error.raw_os_error().is_none() => {
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+            assert!(
+                error.to_string().contains("10000 bytes at offset 50000"),
+                "{error}"
+            );
+            Ok(true)
+        }
+        Err(error) => Err(error),
+        Ok(()) => panic!("the file has no such bytes"),
     }
 }
 

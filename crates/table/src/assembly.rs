@@ -26,7 +26,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::WriteFile;
+use siltstone_storage::{WriteByDescriptor, WriteFile};
 
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES, PAGE_BYTES};
 use crate::checksum::{Digest, crc32c};
@@ -314,6 +314,31 @@ impl TableAssembler {
             ));
         }
         self.put(bytes)
+    }
+
+    /// Appends the next `len` bytes of the table's blocks, which `write` puts into the file by
+    /// itself: see [`WriteFile::append_by_descriptor`]. Returns false, and does not call `write`, if
+    /// the file does not allow that now, or if bytes were collected that are not written yet.
+    ///
+    /// # Errors
+    /// As [`TableAssembler::append`], and those of `write`.
+    pub fn append_by_descriptor(
+        &mut self,
+        len: u64,
+        write: &mut WriteByDescriptor<'_>,
+    ) -> Result<bool> {
+        if self.are_blocks_ended {
+            return Err(TableError::Misuse(
+                "bytes of blocks must be appended before the filter",
+            ));
+        }
+        if !self.out.is_empty() || !self.file.append_by_descriptor(len, write)? {
+            return Ok(false);
+        }
+        self.flushed_bytes += len;
+        // Nothing of it is in the page cache.
+        self.behind_bytes = self.flushed_bytes / PAGE_BYTES * PAGE_BYTES;
+        Ok(true)
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {

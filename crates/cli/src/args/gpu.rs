@@ -19,7 +19,9 @@ pub struct GpuUseArgs {
         hide_default_value = true
     )]
     pub gpu_strategy: Strategy,
-    /// How tables get to the GPU and back: plain, pipeline or direct.
+    /// How tables get to the GPU and back: plain, pipeline or direct. With direct, the disk and the
+    /// GPU exchange them by themselves (GPUDirect Storage); this needs libcufile, and a store that
+    /// was made with the option direct_io = "compaction" or "all".
     #[arg(
         long,
         value_name = "NAME",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siltstone_gpu::device::cuda::{self, CudaDevice};
-use siltstone_gpu::device::{Device, DeviceFacts};
+use siltstone_gpu::device::{Device, DeviceFacts, DirectMode};
 use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, measure_link};
 use siltstone_storage::Runtime;
 use siltstone_table::exec::{Executor, ExecutorState};
@@ -32,6 +32,8 @@ struct Measured {
     opened_in: Duration,
     /// The speed of copies, or why it could not be measured.
     link: Result<LinkSpeed, String>,
+    /// How direct transfers are made, or why they are not possible.
+    direct: Result<DirectMode, String>,
 }
 
 /// Runs the command.
@@ -44,14 +46,11 @@ pub fn run(args: &GpuArgs) -> Result<Outcome, Failure> {
         }
         Err(why) => outln!(out, "no GPU can be used: {why}")?,
         Ok(all) => {
-            let direct = cuda::find_cufile();
             let measured = all.iter().map(measure);
             let each: Vec<_> = all.iter().zip(measured).collect();
             match args.json {
                 true => {
-                    let each = each
-                        .iter()
-                        .map(|(facts, found)| to_json(facts, found, &direct));
+                    let each = each.iter().map(|(facts, found)| to_json(facts, found));
                     outln!(out, "{}", json!({ "gpus": each.collect::<Vec<Value>>() }))?;
                 }
                 false => {
@@ -59,7 +58,7 @@ pub fn run(args: &GpuArgs) -> Result<Outcome, Failure> {
                         if at > 0 {
                             outln!(out)?;
                         }
-                        print(&mut out, facts, found, &direct)?;
+                        print(&mut out, facts, found)?;
                     }
                 }
             }
@@ -75,7 +74,9 @@ fn measure(facts: &DeviceFacts) -> Result<Measured, String> {
     let device = CudaDevice::open(facts.index, PTX).map_err(|why| why.to_string())?;
     let opened_in = begun.elapsed();
     let link = measure_link(&device, &Runtime::threads());
+    let direct = device.begin_direct();
     Ok(Measured {
+        direct,
         memory_free_bytes: device.facts().memory_free_bytes,
         opened_in,
         link: link.map_err(|error| error.to_string()),
@@ -90,15 +91,9 @@ fn rate(bytes_per_s: Option<f64>) -> String {
 }
 
 type Found = Result<Measured, String>;
-type Direct = Result<&'static str, String>;
 
 /// Prints what is known about a GPU.
-fn print(
-    out: &mut Out,
-    facts: &DeviceFacts,
-    found: &Found,
-    direct: &Direct,
-) -> Result<(), Failure> {
+fn print(out: &mut Out, facts: &DeviceFacts, found: &Found) -> Result<(), Failure> {
     let free = found
         .as_ref()
         .ok()
@@ -147,13 +142,10 @@ fn print(
         "kernels",
         format_args!("loaded in {}", duration(found.opened_in)),
     )?;
-    match direct {
-        Ok(name) => line(
+    match &found.direct {
+        Ok(mode) => line(
             "transfers",
-            format_args!(
-                "plain, pipeline, direct ({name} is there; whether it can reach the disk is not \
-                 tried)"
-            ),
+            format_args!("plain, pipeline, direct ({mode})"),
         ),
         Err(why) => line(
             "transfers",
@@ -162,14 +154,16 @@ fn print(
     }
 }
 
-fn to_json(facts: &DeviceFacts, found: &Found, direct: &Direct) -> Value {
+fn to_json(facts: &DeviceFacts, found: &Found) -> Value {
     let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let measured = found.as_ref().ok();
     let link = measured.map(|found| found.link.as_ref());
     let speed = link.and_then(Result::ok).copied().unwrap_or_default();
     let opened_us = measured.map(|found| found.opened_in.as_micros() as u64);
+    let direct = measured.map(|found| found.direct.as_ref());
+    let direct_mode = direct.and_then(Result::ok);
     let mut transfers = vec!["plain", "pipeline"];
-    if direct.is_ok() {
+    if direct_mode.is_some() {
         transfers.push("direct");
     }
     json!({
@@ -182,7 +176,8 @@ fn to_json(facts: &DeviceFacts, found: &Found, direct: &Direct) -> Value {
         "open_us": opened_us,
         "unusable_because": found.as_ref().err(),
         "not_measured_because": link.and_then(Result::err),
-        "transfers": transfers, "not_direct_because": direct.as_ref().err(),
+        "transfers": transfers, "direct_mode": direct_mode.map(ToString::to_string),
+        "not_direct_because": direct.and_then(Result::err),
     })
 }
 

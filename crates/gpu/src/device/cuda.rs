@@ -15,7 +15,7 @@
 //!
 //! Threading: the driver's calls may be made from all threads at once.
 
-// With `cuda/driver.rs` the only unsafe code of the crate.
+// With the modules in `cuda` and the emulated device the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 mod cufile;
@@ -29,16 +29,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys;
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{DirectFile, Mutex, Runtime};
 
 pub use cufile::find_cufile;
+use cufile::{CuFile, OpenFile};
 use driver::{Driver, NOT_READY, call};
 
 use super::pinned::{PinnedBuffer, PinnedMemory};
 use super::progress::{Clock, Progress, Use};
 use super::{
-    Device, DeviceError, DeviceFacts, Event, PINNED_ALIGN_BYTES, Region, Stream, Unavailable,
-    check_copy, check_launch, ptx,
+    Device, DeviceError, DeviceFacts, DeviceFile, DirectMode, Event, PINNED_ALIGN_BYTES, Region,
+    Stream, TransferError, Unavailable, check_copy, check_launch, ptx,
 };
 
 /// The version of CUDA whose compiler makes the PTX, which older drivers cannot read.
@@ -141,6 +142,10 @@ struct Taken {
     regions: Vec<Region>,
     pinned: Vec<Handle<c_void>>,
     streams: Vec<StreamHandle>,
+    /// Regions that are registered with the library of direct transfers.
+    registered: Vec<Region>,
+    /// That library, if direct transfers were begun.
+    cufile: Option<&'static CuFile>,
 }
 
 #[derive(Default)]
@@ -190,15 +195,19 @@ impl Inner {
         handle.ok_or_else(|| DeviceError::misuse(what, "a stream of another device"))
     }
 
-    /// The region lies within one allocation (P2).
-    fn is_known(&self, what: &'static str, region: Region) -> Result<(), DeviceError> {
+    /// The region lies within one allocation (P2), which is returned.
+    fn is_known(&self, what: &'static str, region: Region) -> Result<Region, DeviceError> {
         let taken = self.taken.lock();
-        if taken.regions.iter().any(|known| known.contains(region)) {
-            return Ok(());
-        }
-        let Region { at, bytes } = region;
-        let detail = format!("{bytes} bytes at {at:#x}, which the device has not allocated");
-        Err(DeviceError::misuse(what, detail))
+        let mut known = taken.regions.iter();
+        known
+            .find(|known| known.contains(region))
+            .copied()
+            .ok_or_else(|| {
+                let Region { at, bytes } = region;
+                let detail =
+                    format!("{bytes} bytes at {at:#x}, which the device has not allocated");
+                DeviceError::misuse(what, detail)
+            })
     }
 
     /// Loads the kernels: their addresses, by name.
@@ -304,6 +313,11 @@ impl Drop for Inner {
                 }
                 if let Some(module) = taken.module.take() {
                     (driver.cuModuleUnload)(module.0);
+                }
+                for region in taken.registered.drain(..) {
+                    if let Some(cufile) = taken.cufile {
+                        cufile.deregister(region);
+                    }
                 }
                 for region in taken.regions.drain(..) {
                     (driver.cuMemFree_v2)(region.at);
@@ -694,6 +708,75 @@ impl Device for CudaDevice {
             slot.generation = slot.generation.wrapping_add(1);
             events.free.push(event.index);
         }
+    }
+
+    /// Memory that cannot be registered is reached through buffers of the library, so it is no
+    /// error.
+    fn begin_direct(&self) -> Result<DirectMode, String> {
+        let begun = self.inner.within(|_| {
+            let library = cufile::library();
+            let Ok(cufile) = library else {
+                return Ok(library);
+            };
+            let taken = &mut *self.inner.taken.lock();
+            taken.cufile = Some(cufile);
+            for region in &taken.regions {
+                if !taken.registered.contains(region) && cufile.register(*region).is_ok() {
+                    taken.registered.push(*region);
+                }
+            }
+            Ok(Ok(cufile))
+        });
+        let library = begun.map_err(|error| error.to_string())?;
+        library.map(CuFile::mode)
+    }
+
+    fn open_file<'a>(
+        &'a self,
+        file: DirectFile<'a>,
+    ) -> Result<Box<dyn DeviceFile + 'a>, DeviceError> {
+        let cufile = self.inner.taken.lock().cufile;
+        let Some(cufile) = cufile else {
+            let detail = "a file before direct transfers were begun";
+            return Err(DeviceError::misuse("open_file", detail));
+        };
+        let inner = &*self.inner;
+        let file = inner.within(|_| OpenFile::open(cufile, file.descriptor))?;
+        Ok(Box::new(CudaFile { inner, file }))
+    }
+}
+
+/// A file that is open for direct transfers.
+struct CudaFile<'a> {
+    inner: &'a Inner,
+    file: OpenFile<'a>,
+}
+
+impl CudaFile<'_> {
+    /// Makes a transfer of a region, which lies within the allocation that `transfer` gets.
+    fn within(
+        &self,
+        what: &'static str,
+        region: Region,
+        transfer: impl FnOnce(Region) -> Result<(), TransferError>,
+    ) -> Result<(), TransferError> {
+        let whole = self.inner.is_known(what, region)?;
+        let mut result = Ok(());
+        self.inner.within(|_| {
+            result = transfer(whole);
+            Ok(())
+        })?;
+        result
+    }
+}
+
+impl DeviceFile for CudaFile<'_> {
+    fn read(&mut self, to: Region, offset: u64) -> Result<(), TransferError> {
+        self.within("read", to, |whole| self.file.read(whole, to, offset))
+    }
+
+    fn write(&mut self, from: Region, offset: u64) -> Result<(), TransferError> {
+        self.within("write", from, |whole| self.file.write(whole, from, offset))
     }
 }
 

@@ -24,11 +24,15 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{DirectFile, Mutex, Runtime};
 
+use super::direct::ends_early;
 use super::pinned::PinnedMemory;
 use super::progress::{Clock, Progress, Use};
-use super::{Device, DeviceError, DeviceFacts, Event, PinnedBuffer, Region, Stream, check_copy};
+use super::{
+    Device, DeviceError, DeviceFacts, DeviceFile, DirectMode, Event, PinnedBuffer, Region, Stream,
+    TransferError, check_copy,
+};
 
 /// What goes wrong, and when. Calls are counted from 1; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -663,5 +667,110 @@ impl Device for EmulatedDevice {
             found.is_free = true;
             found.generation += 1;
         }
+    }
+
+    fn begin_direct(&self) -> Result<DirectMode, String> {
+        let mut state = self.state.lock();
+        let begun = self.begin(&mut state, "begin_direct");
+        begun.map_err(|error| error.to_string())?;
+        Ok(DirectMode::Emulated)
+    }
+
+    fn open_file<'a>(
+        &'a self,
+        file: DirectFile<'a>,
+    ) -> Result<Box<dyn DeviceFile + 'a>, DeviceError> {
+        self.begin(&mut self.state.lock(), "open_file")?;
+        Ok(Box::new(EmulatedFile { device: self, file }))
+    }
+}
+
+/// A file that is open for direct transfers.
+struct EmulatedFile<'a> {
+    device: &'a EmulatedDevice,
+    file: DirectFile<'a>,
+}
+
+impl EmulatedFile<'_> {
+    /// The bytes of a region, in pieces that the file's alignment allows: an address in the memory
+    /// of a GPU need not be aligned, one in the host's must be.
+    fn each_piece(
+        &self,
+        region: Region,
+        mut move_piece: impl FnMut(&mut [u8], u64) -> Result<(), TransferError>,
+        copies_in: bool,
+    ) -> Result<(), TransferError> {
+        const PIECE_BYTES: usize = 64 << 10;
+        let no_memory = || failure("open_file", "no memory", false);
+        let piece = Memory::new(PIECE_BYTES, 0).ok_or_else(no_memory)?;
+        let mut done = 0;
+        while done < region.bytes {
+            let bytes = (region.bytes - done).min(PIECE_BYTES as u64) as usize;
+            // SAFETY: the memory has this many bytes, and only this function has it.
+            let aligned = unsafe { std::slice::from_raw_parts_mut(piece.at, bytes) };
+            let at: *mut u8 = std::ptr::with_exposed_provenance_mut((region.at + done) as usize);
+            if !copies_in {
+                // SAFETY: the caller has compared the region with the device's memory, and holds
+                // the lock under which kernels run. The two do not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(at, aligned.as_mut_ptr(), bytes) };
+            }
+            move_piece(aligned, done)?;
+            if copies_in {
+                // SAFETY: as above.
+                unsafe { std::ptr::copy_nonoverlapping(aligned.as_ptr(), at, bytes) };
+            }
+            done += bytes as u64;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceFile for EmulatedFile<'_> {
+    fn read(&mut self, to: Region, offset: u64) -> Result<(), TransferError> {
+        let mut state = self.device.state.lock();
+        self.device.begin(&mut state, "read_file")?;
+        self.device.check_region(&state, "read_file", to)?;
+        let file = self.file.descriptor;
+        let read = |bytes: &mut [u8], done: u64| {
+            let mut filled = 0;
+            while filled < bytes.len() {
+                let at = offset + done + filled as u64;
+                match rustix::io::pread(file, &mut bytes[filled..], at) {
+                    Ok(0) => return Err(ends_early(at, (bytes.len() - filled) as u64)),
+                    Ok(count) => filled += count,
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(TransferError::File(error.into())),
+                }
+            }
+            Ok(())
+        };
+        self.each_piece(to, read, true)?;
+        if let Some(bit) = self.device.flipped(&mut state).filter(|_| to.bytes > 0) {
+            let bit = bit % (8 * to.bytes);
+            let at = std::ptr::with_exposed_provenance_mut::<u8>((to.at + bit / 8) as usize);
+            // SAFETY: the byte lies within the region, which was compared with the device's memory.
+            unsafe { *at ^= 1 << (bit % 8) };
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, from: Region, offset: u64) -> Result<(), TransferError> {
+        let mut state = self.device.state.lock();
+        self.device.begin(&mut state, "write_file")?;
+        self.device.check_region(&state, "write_file", from)?;
+        let file = self.file.descriptor;
+        let write = |bytes: &mut [u8], done: u64| {
+            let mut written = 0;
+            while written < bytes.len() {
+                let at = offset + done + written as u64;
+                match rustix::io::pwrite(file, &bytes[written..], at) {
+                    Ok(count) => written += count,
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(TransferError::File(error.into())),
+                }
+            }
+            Ok(())
+        };
+        self.each_piece(from, write, false)
     }
 }

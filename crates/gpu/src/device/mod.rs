@@ -26,6 +26,7 @@
 //! first in a stream is up to the callers.
 
 pub mod cuda;
+mod direct;
 #[cfg(feature = "emulate")]
 pub mod emulated;
 mod error;
@@ -35,6 +36,9 @@ mod ptx;
 
 use std::ops::Range;
 
+use siltstone_storage::DirectFile;
+
+pub use direct::{DeviceFile, DirectMode, TransferError};
 pub use error::{DeviceError, Unavailable};
 pub use pinned::PinnedBuffer;
 pub use ptx::{Entry, entries};
@@ -216,6 +220,21 @@ pub trait Device: Send + Sync {
 
     /// Gives an event back, whether it has passed or not. One that was released is ignored.
     fn release(&self, event: Event);
+
+    /// Prepares direct transfers for all memory that was taken so far.
+    ///
+    /// # Errors
+    /// Why they are not possible here, as text.
+    fn begin_direct(&self) -> Result<DirectMode, String>;
+
+    /// Opens a file for direct transfers, after [`Device::begin_direct`].
+    ///
+    /// # Errors
+    /// The library's.
+    fn open_file<'a>(
+        &'a self,
+        file: DirectFile<'a>,
+    ) -> Result<Box<dyn DeviceFile + 'a>, DeviceError>;
 }
 
 /// What is wrong with a copy, if anything is: the lengths are equal, and the range lies within the

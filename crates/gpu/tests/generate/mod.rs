@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use siltstone_storage::{MemoryStorage, Storage};
+use siltstone_storage::Storage;
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::{InputMap, Inputs};
 use siltstone_table::job::{DropRules, Input, InputKind, Job, KeyBounds, KeyRange, OutputLimits};
@@ -390,7 +390,7 @@ fn split(
 
 impl World {
     /// Writes the inputs. Returns the job and its inputs.
-    pub fn write(&self, storage: &Arc<MemoryStorage>) -> (Job, Arc<dyn Inputs>) {
+    pub fn write<S: Storage + ?Sized>(&self, storage: &Arc<S>) -> (Job, Arc<dyn Inputs>) {
         let mut inputs = InputMap::new();
         let mut job = self.job.clone();
         for (run, tables) in self.runs.iter().enumerate() {

@@ -1,0 +1,438 @@
+//! The transfer `direct` on the emulated device, with files of a folder that are open for direct
+//! I/O: the tables are those of the host's executor, whatever goes wrong on the way. Where the file
+//! system of temporary files has no direct I/O, the tests say so and try nothing.
+
+#[path = "../../table/tests/common/mod.rs"]
+mod common;
+mod generate;
+mod same;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::epoch;
+use generate::{Random, World, a_small_world, a_world};
+use siltstone_gpu::device::DirectMode;
+use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
+use siltstone_gpu::{GpuExecutor, GpuOptions, Transfer};
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
+use siltstone_storage::{
+    DirectStorage, FileStorage, ReadFile, Result as StorageResult, Runtime, Storage, StorageError,
+    StorageErrorKind, WriteByDescriptor, WriteFile,
+};
+use siltstone_table::check::check;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Inputs};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::{ReaderOptions, TableReader};
+
+/// Enough for every small job.
+const MEMORY_BYTES: u64 = 4 << 20;
+
+/// Enough for every job.
+const LARGE_MEMORY_BYTES: u64 = 32 << 20;
+
+/// A job whose files lie in a folder, and the tables that the host's executor makes of it.
+struct Setting {
+    runtime: Runtime,
+    storage: Arc<dyn Storage>,
+    inputs: Arc<dyn Inputs>,
+    job: Job,
+    attempt: AtomicU64,
+    want: Vec<Vec<u8>>,
+    count: usize,
+    _folder: tempfile::TempDir,
+}
+
+/// A folder, or none if it has no direct I/O.
+fn folder() -> Option<(tempfile::TempDir, Arc<FileStorage>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let files = FileStorage::open_or_create(folder.path()).unwrap();
+    match files.check_direct() {
+        Ok(()) => Some((folder, Arc::new(files))),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+impl Setting {
+    /// `outputs` gives the storage of outputs, made of the folder's.
+    fn with(
+        world: &World,
+        outputs: impl FnOnce(Arc<FileStorage>) -> Arc<dyn Storage>,
+    ) -> Option<Setting> {
+        let (folder, files) = folder()?;
+        let runtime = Runtime::threads();
+        let direct: Arc<dyn Storage> = Arc::new(DirectStorage::new(files.clone()));
+        let (job, inputs) = world.write(&direct);
+        let mut setting = Setting {
+            runtime,
+            storage: outputs(files),
+            inputs,
+            job,
+            attempt: AtomicU64::new(1),
+            want: Vec::new(),
+            count: 0,
+            _folder: folder,
+        };
+        let outcome = CpuExecutor::new()
+            .run(&setting.job, &setting.context())
+            .unwrap();
+        setting.want = setting.contents(&outcome);
+        setting.delete(&outcome);
+        setting.count = setting.storage.list().unwrap().len();
+        Some(setting)
+    }
+
+    fn new(world: &World) -> Option<Setting> {
+        Setting::with(world, |files| Arc::new(DirectStorage::new(files)))
+    }
+
+    fn context(&self) -> ExecContext {
+        let (runtime, inputs) = (self.runtime.clone(), Arc::clone(&self.inputs));
+        ExecContext {
+            max_parallel: 2,
+            ..ExecContext::new(runtime, inputs, self.storage.clone(), epoch())
+        }
+    }
+
+    fn contents(&self, outcome: &Outcome) -> Vec<Vec<u8>> {
+        let tables = outcome.tables.iter();
+        tables
+            .map(|table| same::content(&*self.storage, &table.name))
+            .collect()
+    }
+
+    fn delete(&self, outcome: &Outcome) {
+        for table in &outcome.tables {
+            self.storage.delete(epoch(), &table.name).unwrap();
+        }
+    }
+
+    fn open(
+        &self,
+        seed: u64,
+        faults: Faults,
+    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
+        self.open_with(MEMORY_BYTES, seed, faults)
+    }
+
+    fn open_with(
+        &self,
+        memory_bytes: u64,
+        seed: u64,
+        faults: Faults,
+    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
+        let device = EmulatedDevice::with_faults(&self.runtime, memory_bytes, seed, faults);
+        let device = Arc::new(device);
+        let options = GpuOptions {
+            transfer: Transfer::Direct,
+            memory_bytes_max: memory_bytes,
+            pinned_bytes_max: 256 << 10,
+            jobs: 1,
+            lanes: 1 + (seed % 2) as usize,
+            // The blocks of a job that the host checks are in its memory.
+            verified_first: 0,
+            verified_share: 0,
+            job_bytes_min: 0,
+            ..GpuOptions::default()
+        };
+        let gpu = GpuExecutor::open("gpu0", device.clone(), &self.runtime, options);
+        (device, gpu)
+    }
+
+    /// Runs the job. An outcome must have the right tables. Nothing else is left behind.
+    fn run(&self, gpu: &GpuExecutor) -> Result<(), ExecError> {
+        self.run_and(gpu, |outcome| {
+            assert!(self.contents(outcome) == self.want, "wrong tables");
+        })
+    }
+
+    /// Whether the tables have blocks whose checksums are wrong.
+    fn are_damaged(&self, outcome: &Outcome) -> bool {
+        outcome.tables.iter().any(|table| {
+            let file = self.storage.open(&table.name).unwrap();
+            let table = TableReader::open(file, ReaderOptions::default()).unwrap();
+            !check(&table).unwrap().damage.is_empty()
+        })
+    }
+
+    /// Runs the job, and looks at its outcome. Nothing else is left behind.
+    fn run_and(&self, gpu: &GpuExecutor, look: impl FnOnce(&Outcome)) -> Result<(), ExecError> {
+        let mut job = self.job.clone();
+        job.output.attempt = 1 + self.attempt.fetch_add(1, Ordering::Relaxed);
+        let result = gpu.run(&job, &self.context()).map(|outcome| {
+            look(&outcome);
+            self.delete(&outcome);
+        });
+        let names = self.storage.list().unwrap();
+        assert_eq!(names.len(), self.count, "left behind: {names:?}");
+        result
+    }
+}
+
+fn count_of(gpu: &GpuExecutor, name: &str) -> u64 {
+    let counters = gpu.counters();
+    let found = counters.iter().find(|(of, _)| of == name);
+    found.unwrap_or_else(|| panic!("no {name}")).1
+}
+
+fn is_declined(result: &Result<(), ExecError>) -> bool {
+    matches!(result, Err(ExecError::Declined { .. }))
+}
+
+#[test]
+fn random_jobs_make_the_tables_of_the_host() {
+    let (mut read, mut written) = (0, 0);
+    for seed in 1..=24 {
+        let world = a_world(&mut Random::new(seed));
+        let Some(setting) = Setting::new(&world) else {
+            return;
+        };
+        let (_, gpu) = setting.open_with(LARGE_MEMORY_BYTES, seed, Faults::default());
+        let gpu = gpu.unwrap();
+        assert_eq!(gpu.direct_mode(), Some(&DirectMode::Emulated));
+        let result = setting.run(&gpu);
+        assert!(result.is_ok(), "seed {seed}, {world}: {result:?}");
+        read += count_of(&gpu, "gpu_direct_read_bytes");
+        written += count_of(&gpu, "gpu_direct_written_bytes");
+    }
+    assert!(
+        read > 4 << 20 && written > 1 << 20,
+        "{read} and {written} bytes"
+    );
+}
+
+/// The files of the inputs, the outputs, or both are in the page cache.
+#[test]
+fn files_that_are_not_open_for_direct_io_go_through_the_ring() {
+    let world = a_world(&mut Random::new(5));
+    let Some((_folder, files)) = folder() else {
+        return;
+    };
+    let runtime = Runtime::threads();
+    let direct: Arc<dyn Storage> = Arc::new(DirectStorage::new(files.clone()));
+    let (job, direct_inputs) = world.write(&direct);
+    let mut cached_inputs = siltstone_table::exec::InputMap::new();
+    for input in &job.inputs {
+        cached_inputs.add_table(0, &input.name, files.open(&input.name).unwrap());
+    }
+    let inputs: [Arc<dyn Inputs>; 2] = [Arc::new(cached_inputs), direct_inputs];
+    let outputs: [Arc<dyn Storage>; 2] = [files, direct];
+    let mut want = None;
+    for which in 0..4u64 {
+        let (reads, writes) = (which & 1, which >> 1);
+        let ctx = ExecContext {
+            max_parallel: 2,
+            ..ExecContext::new(
+                runtime.clone(),
+                Arc::clone(&inputs[reads as usize]),
+                Arc::clone(&outputs[writes as usize]),
+                epoch(),
+            )
+        };
+        let device = Arc::new(EmulatedDevice::new(&runtime, LARGE_MEMORY_BYTES, 3));
+        let options = GpuOptions {
+            transfer: Transfer::Direct,
+            memory_bytes_max: LARGE_MEMORY_BYTES,
+            jobs: 1,
+            verified_first: 0,
+            verified_share: 0,
+            job_bytes_min: 0,
+            ..GpuOptions::default()
+        };
+        let gpu = GpuExecutor::open("gpu0", device, &runtime, options).unwrap();
+        let mut again = job.clone();
+        again.output.attempt = which + 1;
+        let outcome = gpu.run(&again, &ctx).unwrap();
+        let contents: Vec<_> = outcome
+            .tables
+            .iter()
+            .map(|table| same::content(&*outputs[0], &table.name))
+            .collect();
+        assert!(*want.get_or_insert_with(|| contents.clone()) == contents);
+        let (read, written) = (
+            count_of(&gpu, "gpu_direct_read_bytes"),
+            count_of(&gpu, "gpu_direct_written_bytes"),
+        );
+        assert_eq!((read > 0, written > 0), (reads == 1, writes == 1));
+    }
+}
+
+#[test]
+fn every_call_may_fail() {
+    let Some(setting) = Setting::new(&a_small_world(&mut Random::new(1))) else {
+        return;
+    };
+    let (device, gpu) = setting.open(1, Faults::default());
+    setting.run(&gpu.unwrap()).unwrap();
+    let (calls, ..) = device.counts();
+    let mut declined = 0;
+    for call in 1..=calls {
+        let faults = Faults {
+            failing_call: call,
+            is_sticky: call % 3 == 0,
+            ..Faults::default()
+        };
+        let (device, gpu) = setting.open(call, faults);
+        let gpu = match gpu {
+            Ok(gpu) => gpu,
+            Err(text) => {
+                assert!(text.contains("an error that was asked for"), "{text}");
+                continue;
+            }
+        };
+        let result = setting.run(&gpu);
+        declined += u64::from(is_declined(&result));
+        assert!(result.is_ok() || is_declined(&result), "{result:?}");
+        assert!(device.events_in_use() <= 2, "call {call}");
+    }
+    assert!(declined > calls / 3, "{declined} of {calls}");
+}
+
+/// Bytes that were read directly are compared with their checksums on the device. If one is wrong,
+/// the piece is read again, through memory of the host, so the job succeeds. A wrong bit on the way
+/// to a file is found by the checksums there: whoever verifies an outcome sees it.
+#[test]
+fn a_flipped_bit_in_a_transfer_is_found() {
+    let (mut repeated, mut damaged, mut tries) = (0, 0, 0);
+    for seed in 1..=4 {
+        let Some(setting) = Setting::new(&a_small_world(&mut Random::new(seed))) else {
+            return;
+        };
+        let (device, gpu) = setting.open(2, Faults::default());
+        setting.run(&gpu.unwrap()).unwrap();
+        let (_, copies, _) = device.counts();
+        let mut random = Random::new(seed);
+        // Each run waits for the disk, so some of the copies are drawn.
+        let drawn = |_: &u64| random.below(copies) < 30;
+        let drawn: Vec<u64> = (1..=copies).filter(drawn).collect();
+        for copy in drawn {
+            let faults = Faults {
+                flipped_copy: copy,
+                flipped_bit: random.below(1 << 40),
+                ..Faults::default()
+            };
+            let (_, gpu) = setting.open(2, faults);
+            let gpu = gpu.unwrap();
+            let result = setting.run_and(&gpu, |outcome| {
+                let are_damaged = setting.are_damaged(outcome);
+                damaged += u64::from(are_damaged);
+                assert!(are_damaged || setting.contents(outcome) == setting.want);
+            });
+            assert!(result.is_ok() || is_declined(&result), "{result:?}");
+            if result.is_ok() {
+                repeated += count_of(&gpu, "gpu_direct_repeated_pieces");
+            }
+            tries += 1;
+        }
+    }
+    assert!(
+        repeated > 3 && damaged > 3,
+        "{repeated}, {damaged} of {tries}"
+    );
+}
+
+/// A block that is damaged in its file has the error of the host.
+#[test]
+fn a_damaged_input_has_the_error_of_the_host() {
+    let world = a_small_world(&mut Random::new(4));
+    let Some(setting) = Setting::new(&world) else {
+        return;
+    };
+    let (_, gpu) = setting.open(2, Faults::default());
+    let gpu = gpu.unwrap();
+    let name = &setting.job.inputs[0].name;
+    let path = setting._folder.path().join(name);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[40] ^= 4;
+    std::fs::write(&path, bytes).unwrap();
+    let want = CpuExecutor::new().run(&setting.job, &setting.context());
+    let want = want.unwrap_err();
+    let found = setting.run(&gpu).unwrap_err();
+    assert_eq!(found.to_string(), want.to_string());
+    assert!(!matches!(found, ExecError::Declined { .. }), "{found}");
+}
+
+/// A storage whose disk is full when the device writes to it.
+struct Full(Arc<dyn Storage>);
+
+impl Wrapper for Full {
+    fn inner(&self) -> &dyn Storage {
+        &*self.0
+    }
+
+    fn make<T>(&self, _: Call<'_>, mut run: impl FnMut() -> StorageResult<T>) -> StorageResult<T> {
+        run()
+    }
+
+    fn opened(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        Arc::new(FullFile(file))
+    }
+
+    fn opened_to_read(&self, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
+        file
+    }
+}
+
+struct FullFile(Arc<dyn WriteFile>);
+
+impl WriteFile for FullFile {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn position(&self) -> u64 {
+        self.0.position()
+    }
+    fn append(&self, parts: &[&[u8]]) -> StorageResult<()> {
+        self.0.append(parts)
+    }
+    fn append_by_descriptor(
+        &self,
+        len: u64,
+        write: &mut WriteByDescriptor<'_>,
+    ) -> StorageResult<bool> {
+        let mut write = |file: siltstone_storage::DirectFile<'_>, offset| {
+            write(file, offset)?;
+            Err(std::io::Error::from_raw_os_error(28))
+        };
+        self.0.append_by_descriptor(len, &mut write)
+    }
+    fn reserve(&self, len: u64) -> StorageResult<()> {
+        self.0.reserve(len)
+    }
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn sync(&self) -> StorageResult<()> {
+        self.0.sync()
+    }
+    fn truncate_to_position(&self) -> StorageResult<()> {
+        self.0.truncate_to_position()
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_the_disk_and_not_of_the_gpu() {
+    let world = a_world(&mut Random::new(5));
+    let full = |files: Arc<FileStorage>| -> Arc<dyn Storage> {
+        let direct: Arc<dyn Storage> = Arc::new(DirectStorage::new(files));
+        Arc::new(Wrapped(Full(direct)))
+    };
+    let Some(setting) = Setting::with(&world, full) else {
+        return;
+    };
+    let (_, gpu) = setting.open_with(LARGE_MEMORY_BYTES, 2, Faults::default());
+    let gpu = gpu.unwrap();
+    let error = setting.run(&gpu).unwrap_err();
+    let ExecError::Failed(table) = &error else {
+        panic!("{error:?}");
+    };
+    let siltstone_table::TableError::Storage(StorageError { kind, op, .. }) = table else {
+        panic!("{table:?}");
+    };
+    assert_eq!((*kind, *op), (StorageErrorKind::NoSpace, "append"));
+    assert_eq!(count_of(&gpu, "gpu_device_errors"), 0);
+}
