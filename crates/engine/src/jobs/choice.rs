@@ -1,9 +1,9 @@
 //! Chooses the side that runs a job, as a pure function of what is known about the sides.
 //!
-//! [`choose`] compares when each side would have finished the job, computed from the side's recent
-//! speed and its running jobs. If it chooses a busy side, the job waits for that side ([RFC
-//! 7](../../../../docs/rfc/0007-slots.md), section 5). [`ends`] has the other method: queues with
-//! two ends.
+//! [`choose`] compares when each side would have finished the job, computed from what jobs of this
+//! size cost the side, from its recent speed, and from its running jobs. If it chooses a busy side,
+//! the job waits for that side ([RFC 7](../../../../docs/rfc/0007-slots.md), section 5). [`ends`]
+//! has the other method: queues with two ends.
 //!
 //! Invariants: the host is always a candidate, so there is always an answer, except for a job that
 //! is kept off the host ([`choose_other`]). A job that may not wait is given to a free slot or to
@@ -14,6 +14,8 @@
 
 use std::fmt::Write;
 use std::time::Duration;
+
+use siltstone_table::exec::{Costs, JobSize};
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 
@@ -45,12 +47,24 @@ pub(crate) struct SideView<'a> {
     /// The reason why the side has no slots, if it has none, as text for people.
     pub(crate) no_slots: &'static str,
     pub(crate) running: Vec<RunningJob>,
-    /// Nanoseconds per byte, by kind. `None` if the speed is not measured.
-    pub(crate) speed: [Option<f64>; JOB_KINDS],
+    /// What jobs cost the side, apart from a factor.
+    pub(crate) costs: Costs,
+    /// That factor, by kind. `None` if the speed is not measured.
+    pub(crate) factor: [Option<f64>; JOB_KINDS],
+    /// Nanoseconds per byte of compactions, for people and for comparisons with other sides.
+    pub(crate) compaction_ns_per_byte: Option<f64>,
     /// The number of jobs over which the speed is measured, by kind.
     pub(crate) measured_jobs: [usize; JOB_KINDS],
     /// The side was suspended, and gets one job as a trial.
     pub(crate) is_on_trial: bool,
+}
+
+impl SideView<'_> {
+    /// How many nanoseconds the side needs for a job of this kind and size. `None` if it is not
+    /// measured.
+    pub(crate) fn expected_ns(&self, kind: JobKind, size: &JobSize) -> Option<f64> {
+        self.factor[kind as usize].map(|factor| factor * self.costs.of(size))
+    }
 }
 
 /// A job that waits for a busy side.
@@ -58,15 +72,15 @@ pub(crate) struct SideView<'a> {
 pub(crate) struct Waiting {
     pub(crate) side: usize,
     pub(crate) kind: JobKind,
-    pub(crate) bytes: u64,
+    pub(crate) size: JobSize,
 }
 
 /// The job for which a side is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) kind: JobKind,
-    /// The bytes of the job's inputs.
-    pub(crate) bytes: u64,
+    /// The size of the job's inputs.
+    pub(crate) size: JobSize,
     /// Whether the job may wait for a busy side. It may not if writers or callers wait for the job.
     pub(crate) may_wait: bool,
     /// The answer of each side.
@@ -139,28 +153,28 @@ pub(crate) fn choose_other(
 
 /// Says for each of these compactions whether a side other than the host is expected to finish it
 /// first, even if that side is busy now. The works are in the order in which the other sides take
-/// them, each with its bytes and its answers. The more works wait for a side, the longer the next
+/// them, each with its size and its answers. The more works wait for a side, the longer the next
 /// one would wait for it.
 pub(crate) fn left_to_others<'a>(
     sides: &[SideView<'_>],
-    works: impl Iterator<Item = (u64, &'a [Answer])>,
+    works: impl Iterator<Item = (JobSize, &'a [Answer])>,
     host_weight: f64,
     waiting: &[Waiting],
 ) -> Vec<bool> {
     let host = sides.len() - 1;
     let mut waiting = waiting.to_vec();
-    let mut is_left = |(bytes, answers): (u64, &[Answer])| {
+    let mut is_left = |(size, answers): (JobSize, &[Answer])| {
         let kind = JobKind::Compaction;
         let ask = Ask {
             kind,
-            bytes,
+            size,
             may_wait: true,
             answers,
             host_weight,
         };
         let side = choose(sides, &ask, &waiting).side;
         if side != host {
-            waiting.push(Waiting { side, kind, bytes });
+            waiting.push(Waiting { side, kind, size });
         }
         side != host
     };
@@ -187,7 +201,7 @@ fn first_done(
                 continue;
             }
         };
-        let _ = match side.speed[ask.kind as usize] {
+        let _ = match side.factor[ask.kind as usize] {
             Some(_) => write!(reason, "{:.3} s", total / 1e9),
             None => write!(reason, "is not measured yet"),
         };
@@ -229,7 +243,7 @@ fn done_in(
     } else if side.is_on_trial && !side.running.is_empty() {
         return Err("has one job to show that it works again");
     }
-    let measured = side.speed[ask.kind as usize];
+    let measured = side.expected_ns(ask.kind, &ask.size);
     let is_being_measured = || side.running.iter().any(|job| job.kind == ask.kind);
     if measured.is_none() && !is_host && is_being_measured() {
         return Err("is being measured");
@@ -238,8 +252,7 @@ fn done_in(
     let mut ends = free_at(side, slots);
     for job in waiting.iter().filter(|job| job.side == index) {
         count += 1;
-        let speed = side.speed[job.kind as usize].unwrap_or(0.0);
-        ends[0] += job.bytes as f64 * speed;
+        ends[0] += side.expected_ns(job.kind, &job.size).unwrap_or(0.0);
         ends.sort_by(f64::total_cmp);
     }
     let wait = ends[0];
@@ -251,7 +264,7 @@ fn done_in(
             return Err("has as many jobs waiting as slots");
         }
     }
-    Ok((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
+    Ok((wait, wait + measured.unwrap_or(0.0)))
 }
 
 /// The nanoseconds until each slot is free, in ascending order. If the side runs more jobs than it

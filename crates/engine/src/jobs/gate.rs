@@ -7,7 +7,11 @@
 //! process since ([RFC 7](../../../../docs/rfc/0007-slots.md), section 7).
 //!
 //! Invariant: after [`Gate::shut`] no call begins, and after [`Gate::wait_idle`] none is in
-//! progress.
+//! progress, except appends in which the executor writes a file by itself
+//! ([`WriteFile::append_by_descriptor`]). Those are work of the executor, which may hang in them,
+//! so they are no reason to wait: neither for an attempt that shows no sign of life, nor when the
+//! store is closed. What such a call writes late gets into a file whose name no other attempt ever
+//! has, and which is deleted as an orphan.
 //!
 //! Threading: a mutex for a count. It is not held during calls.
 
@@ -110,6 +114,14 @@ impl Gate {
         }
     }
 
+    /// Fails if the gate is shut. For calls in which the executor does the work.
+    fn check(&self, op: &'static str, name: &str) -> Result<()> {
+        match self.state.lock().is_shut {
+            true => Err(fenced(op, name)),
+            false => Ok(()),
+        }
+    }
+
     fn enter(&self, op: &'static str, name: &str) -> Result<InCall<'_>> {
         let mut state = self.state.lock();
         if state.is_shut {
@@ -203,7 +215,7 @@ impl WriteFile for GatedFile {
         self.inner.append(parts)
     }
     fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
-        let _in_call = self.gate.enter("append", self.name())?;
+        self.gate.check("append", self.name())?;
         self.inner.append_by_descriptor(len, write)
     }
     fn reserve(&self, len: u64) -> Result<()> {
@@ -253,6 +265,48 @@ mod tests {
 
     fn is_fenced<T>(result: Result<T>) -> bool {
         result.is_err_and(|error| error.kind == StorageErrorKind::Fenced)
+    }
+
+    /// An executor that hangs while it writes a file by itself keeps nobody waiting.
+    #[test]
+    fn a_transfer_of_the_executor_is_no_call() {
+        struct Own(Arc<Gate>);
+        impl WriteFile for Own {
+            fn name(&self) -> &str {
+                "a"
+            }
+            fn position(&self) -> u64 {
+                0
+            }
+            fn append(&self, _: &[&[u8]]) -> Result<()> {
+                Ok(())
+            }
+            fn append_by_descriptor(&self, _: u64, _: &mut WriteByDescriptor<'_>) -> Result<bool> {
+                assert!(!self.0.is_in_call() && self.0.is_idle());
+                self.0.shut();
+                self.0.wait_idle();
+                Ok(true)
+            }
+            fn reserve(&self, _: u64) -> Result<()> {
+                Ok(())
+            }
+            fn len(&self) -> u64 {
+                0
+            }
+            fn sync(&self) -> Result<()> {
+                Ok(())
+            }
+            fn truncate_to_position(&self) -> Result<()> {
+                Ok(())
+            }
+        }
+        let inputs: Arc<dyn Inputs> = Arc::new(InputMap::new());
+        let gate = Gate::new(&Runtime::threads(), inputs);
+        let inner = Arc::new(Own(gate.clone()));
+        let file = GatedFile { gate, inner };
+        let never = &mut |_: DirectFile<'_>, _| panic!("nothing is written");
+        assert!(file.append_by_descriptor(4096, never).unwrap());
+        assert!(is_fenced(file.append_by_descriptor(4096, never)));
     }
 
     #[test]

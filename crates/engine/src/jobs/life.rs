@@ -263,7 +263,7 @@ impl Jobs {
                 }
                 // An abandoned flush says nothing of the side.
                 let is_whole = adopted == 0 && !work.cancel.is_cancelled();
-                let took = is_whole.then(|| (work.bytes(), time.as_nanos() as u64));
+                let took = is_whole.then(|| (work.size(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
                 if work.kind() == JobKind::Compaction {
                     let compacted = Compacted {
@@ -442,8 +442,8 @@ fn span(work: &Work) -> tracing::Span {
 /// After this many rejected flushes of one memtable the store refuses writes.
 const REJECTIONS_MAX: u32 = 3;
 
-/// Refuses writes if flushes of a memtable have met [`REJECTIONS_MAX`] times a value in the log that
-/// is not what was written: otherwise the flush would run again for ever.
+/// Refuses writes if flushes of a memtable have met [`REJECTIONS_MAX`] times a value in the log
+/// that is not what was written: otherwise the flush would run again for ever.
 fn refuse_damaged_log(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
     let count = source.mem.damaged_count();
     if count >= REJECTIONS_MAX {

@@ -51,24 +51,39 @@ impl Trouble {
     }
 }
 
+/// What a job took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Took {
+    /// The bytes of its inputs.
+    pub(crate) bytes: u64,
+    /// What it should have cost according to the side's [`Costs`](siltstone_table::exec::Costs).
+    pub(crate) cost: f64,
+    pub(crate) ns: u64,
+}
+
 /// The speed of a side for jobs of one kind.
 #[derive(Default)]
 pub(super) struct Speed {
-    /// Bytes and nanoseconds of its last jobs.
-    recent: VecDeque<(u64, u64)>,
+    /// Its last jobs.
+    recent: VecDeque<Took>,
     measured: Option<Instant>,
 }
 
 impl Speed {
-    fn totals(&self) -> (u64, u64) {
-        let add = |sum: (u64, u64), job: &(u64, u64)| (sum.0 + job.0, sum.1 + job.1);
-        self.recent.iter().fold((0, 0), add)
+    fn ns(&self) -> f64 {
+        self.recent.iter().map(|took| took.ns as f64).sum()
     }
 
     /// Nanoseconds per byte.
     pub(super) fn ns_per_byte(&self) -> Option<f64> {
-        let (bytes, ns) = self.totals();
-        (bytes > 0).then(|| ns as f64 / bytes as f64)
+        let bytes: u64 = self.recent.iter().map(|took| took.bytes).sum();
+        (bytes > 0).then(|| self.ns() / bytes as f64)
+    }
+
+    /// By which factor the jobs took longer than their costs.
+    pub(super) fn factor(&self) -> Option<f64> {
+        let cost: f64 = self.recent.iter().map(|took| took.cost).sum();
+        (cost > 0.0).then(|| self.ns() / cost)
     }
 
     /// Bytes per second.
@@ -122,14 +137,9 @@ impl Record {
         self.troubles_in_a_row >= TROUBLES_IN_A_ROW
     }
 
-    /// Counts a believed outcome. `took` is the bytes and the nanoseconds of the job, if they are a
-    /// measure of the speed. Returns whether this ends a suspension.
-    pub(super) fn believed(
-        &mut self,
-        kind: JobKind,
-        took: Option<(u64, u64)>,
-        now: Instant,
-    ) -> bool {
+    /// Counts a believed outcome. `took` is what the job took, if that is a measure of the speed.
+    /// Returns whether this ends a suspension.
+    pub(super) fn believed(&mut self, kind: JobKind, took: Option<Took>, now: Instant) -> bool {
         if let Some(took) = took {
             let speed = &mut self.speeds[kind as usize];
             if speed.recent.len() == MEASURED_JOBS {
@@ -166,6 +176,15 @@ impl Record {
 mod tests {
     use super::*;
 
+    /// A job that should have cost two nanoseconds a byte.
+    fn took(bytes: u64, ns: u64) -> Took {
+        Took {
+            bytes,
+            cost: 2.0 * bytes as f64,
+            ns,
+        }
+    }
+
     #[test]
     fn pauses_double_up_to_the_longest() {
         for (trouble, first, longest) in [(Trouble::Lie, 30, 3600), (Trouble::Failure, 1, 60)] {
@@ -174,7 +193,7 @@ mod tests {
             record.trouble(trouble, now);
             record.trouble(trouble, now);
             assert!(!record.is_suspended(now), "two in a row are borne");
-            record.believed(JobKind::Flush, Some((1, 1)), now);
+            record.believed(JobKind::Flush, Some(took(1, 1)), now);
             record.trouble(trouble, now);
             record.trouble(trouble, now);
             assert!(
@@ -191,7 +210,7 @@ mod tests {
                 assert!(!record.is_suspended(now) && record.is_on_trial(), "{trial}");
             }
             assert_eq!(record.suspended, 40);
-            record.believed(JobKind::Flush, Some((1, 1)), now);
+            record.believed(JobKind::Flush, Some(took(1, 1)), now);
             record.trouble(trouble, now);
             assert!(!record.is_suspended(now) && !record.is_on_trial());
         }
@@ -202,13 +221,13 @@ mod tests {
         let mut record = Record::default();
         let now = Instant::default();
         for n in 1..=10 {
-            record.believed(JobKind::Compaction, Some((100, n * 100)), now);
+            record.believed(JobKind::Compaction, Some(took(100, n * 100)), now);
         }
         let [flushes, compactions] = &record.speeds;
-        assert_eq!(flushes.ns_per_byte(), None);
+        assert_eq!((flushes.ns_per_byte(), flushes.factor()), (None, None));
         assert_eq!(
-            compactions.ns_per_byte(),
-            Some(8.0),
+            (compactions.ns_per_byte(), compactions.factor()),
+            (Some(8.0), Some(4.0)),
             "of its last five jobs"
         );
         assert!(compactions.holds(now + Duration::from_secs(599)));

@@ -280,10 +280,11 @@ impl JobRunner {
         }
     }
 
-    /// Whether the next outcome of this side is checked completely, because an outcome of this side
-    /// was rejected, and none was believed after a complete check since then.
+    /// Whether the next outcome of this side is checked completely: because its executor says so,
+    /// or because an outcome of this side was rejected, and none was believed after a complete
+    /// check since then.
     pub(super) fn checks_whole(&self, side: SideId) -> bool {
-        self.checks_whole[side].load(Ordering::Relaxed)
+        self.checks_whole[side].load(Ordering::Relaxed) || self.sides.is_verified_whole(side)
     }
 
     pub(super) fn set_checks_whole(&self, side: SideId, checks_whole: bool) {

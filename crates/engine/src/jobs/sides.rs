@@ -17,14 +17,15 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::planted;
 use siltstone_storage::{Instant, Mutex, Runtime};
-use siltstone_table::exec::{CpuExecutor, Executor, ExecutorState, Progress};
+use siltstone_table::exec::Costs as JobCosts;
+use siltstone_table::exec::{CpuExecutor, Executor, ExecutorState, JobSize, Progress};
 use siltstone_table::job::Job;
 
 use crate::env::failures::JobKind;
 use crate::jobs::choice::{Answer, SideView};
 use crate::jobs::costs::{Compacted, Costs};
 use crate::jobs::ended::Ended;
-use crate::jobs::record::{Record, Trouble};
+use crate::jobs::record::{Record, Speed, Took, Trouble};
 use crate::types::event::{Event, Events};
 use crate::types::job_stats::SideStats;
 use crate::types::metrics::Counter;
@@ -100,6 +101,13 @@ fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
     }
 }
 
+/// What jobs cost an executor. Costs that make no sense are replaced, because they come from
+/// foreign code.
+fn job_costs(runtime: &Runtime, executor: &dyn Executor) -> JobCosts {
+    let costs = guarded(runtime, || executor.costs());
+    costs.filter(JobCosts::are_sound).unwrap_or(JobCosts::CORE)
+}
+
 /// The names of all executors. Users know an executor by its name alone, so one whose name is taken
 /// gets a number: `gpu`, `gpu#2`. The host's own executor is the last in the list, and keeps its
 /// name.
@@ -137,6 +145,8 @@ pub(crate) struct Sides {
     ends: Vec<Ends>,
     /// For each executor, in their order.
     costs: Vec<Costs>,
+    /// What jobs cost each executor, as of the open, in their order.
+    job_costs: Vec<JobCosts>,
     fallbacks: Counter,
 }
 
@@ -155,6 +165,7 @@ impl Sides {
             records: runtime.mutex(records),
             ends: executors.iter().map(|_| Ends::default()).collect(),
             costs: executors.iter().map(|_| Costs::default()).collect(),
+            job_costs: executors.iter().map(|e| job_costs(runtime, &**e)).collect(),
             names: all_names(runtime, &executors),
             runtime: runtime.clone(),
             events: events.clone(),
@@ -279,6 +290,13 @@ impl Sides {
         answer.unwrap_or(true)
     }
 
+    /// Whether each outcome of this side is verified completely.
+    pub(crate) fn is_verified_whole(&self, side: SideId) -> bool {
+        let executor = &self.executors[side];
+        let answer = self.ask_one(side, || executor.is_verified_whole());
+        answer.unwrap_or(true)
+    }
+
     /// The number of tasks that a job on this side may use at once.
     pub(crate) fn tasks(&self, side: SideId) -> usize {
         let executor = &self.executors[side];
@@ -302,7 +320,10 @@ impl Sides {
         let records = self.records.lock();
         let view = records.iter().enumerate().map(|(i, record)| {
             let is_suspended = record.is_suspended(now) && !planted!(OfferToLiars);
-            let speed = record.speeds.each_ref();
+            let speeds = record.speeds.each_ref();
+            // The host runs jobs whatever its speed, so it is measured in any case.
+            let holds = |speed: &Speed| i == host || speed.holds(now);
+            let compactions = speeds[JobKind::Compaction as usize];
             SideView {
                 name: match i == host {
                     true => "host",
@@ -314,10 +335,11 @@ impl Sides {
                 },
                 no_slots: no_slots(record, &asked[i], now),
                 running: Vec::new(),
-                // The host runs jobs whatever its speed, so it is measured in any case.
-                speed: speed.map(|s| s.ns_per_byte().filter(|_| i == host || s.holds(now))),
-                measured_jobs: speed.map(|s| match i == host || s.holds(now) {
-                    true => s.job_count(),
+                costs: self.job_costs[i],
+                factor: speeds.map(|speed| speed.factor().filter(|_| holds(speed))),
+                compaction_ns_per_byte: compactions.ns_per_byte().filter(|_| holds(compactions)),
+                measured_jobs: speeds.map(|speed| match holds(speed) {
+                    true => speed.job_count(),
                     false => 0,
                 }),
                 is_on_trial: record.is_on_trial() && !planted!(OfferToLiars),
@@ -353,12 +375,16 @@ impl Sides {
         self.host() > 0
     }
 
-    /// Counts a job that a side has completed. `took` is the job's bytes and nanoseconds. It is
+    /// Counts a job that a side has completed. `took` is the job's size and its nanoseconds. It is
     /// `None` if the attempt took over a part of an earlier one, because then they do not show the
     /// side's speed.
-    pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(u64, u64)>) {
+    pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(JobSize, u64)>) {
         let now = self.runtime.now();
-        let took = took.map(|(bytes, ns)| (bytes.max(1), ns));
+        let took = took.map(|(size, ns)| Took {
+            bytes: size.bytes.max(1),
+            cost: self.job_costs[side].of(&size),
+            ns,
+        });
         let is_resumed = self.records.lock()[side].believed(kind, took, now);
         if is_resumed {
             let (executor, side) = self.name_of(side);

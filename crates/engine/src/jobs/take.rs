@@ -680,7 +680,7 @@ impl Round<'_> {
         let sides = self.with_running(schedule, sides, kind);
         let ask = Ask {
             kind,
-            bytes: work.bytes(),
+            size: work.size(),
             may_wait: work.may_wait(),
             answers,
             host_weight: self.host_weight,
@@ -701,16 +701,16 @@ impl Round<'_> {
             true => is_worker && !host_is_occupied,
             false => !decision.is_busy,
         } {
-            let speed = sides[side].speed[kind as usize].unwrap_or(0.0);
+            let expected = sides[side].expected_ns(kind, &ask.size);
             placed.side = side;
             placed.reason = decision.reason;
-            placed.expected_ns = (ask.bytes as f64 * speed) as u64;
+            placed.expected_ns = expected.unwrap_or(0.0) as u64;
             return Step::Start(placed);
         }
         self.waiting.push(Waiting {
             side,
             kind,
-            bytes: ask.bytes,
+            size: ask.size,
         });
         Step::Leave(Some(Waits {
             side: Some(side),

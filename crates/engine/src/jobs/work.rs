@@ -8,11 +8,11 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use siltstone_storage::Instant;
-use siltstone_table::exec::{CancelToken, Progress, RemarkListener};
+use siltstone_table::exec::{CancelToken, JobSize, Progress, RemarkListener};
 use siltstone_table::job::OutputPrefix;
 
 use crate::env::failures::JobKind;
-use crate::formats::version::{KeyspaceVersion, SeqRange};
+use crate::formats::version::{KeyspaceVersion, SeqRange, TableMeta};
 use crate::jobs::begun::Begun;
 use crate::jobs::choice::Answer;
 use crate::jobs::leftovers::Leftover;
@@ -20,6 +20,7 @@ use crate::jobs::sides::SideId;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
+use crate::types::options::Compression;
 
 /// See the module.
 pub(crate) struct Work {
@@ -248,6 +249,39 @@ impl Work {
         match &self.what {
             What::Flush(source) => source.mem.raw_bytes(),
             What::Compaction(compaction) => compaction.choice.input_bytes,
+        }
+    }
+
+    /// The size of the work's inputs, as far as the time of a job depends on it.
+    pub(crate) fn size(&self) -> JobSize {
+        match &self.what {
+            What::Flush(source) => JobSize {
+                bytes: source.mem.raw_bytes(),
+                entries: source.mem.entry_count(),
+                packed_bytes: 0,
+            },
+            What::Compaction(compaction) => {
+                let choice = &compaction.choice;
+                let sum = |of: fn(&TableMeta) -> u64| -> u64 {
+                    choice
+                        .tables()
+                        .map(|table| of(table))
+                        .fold(0, u64::saturating_add)
+                };
+                let raw_bytes = sum(|table| table.raw_bytes);
+                // The outputs are compressed, or the inputs are.
+                let settings = self.keyspace.load_settings();
+                let is_packed = settings.all.compression.at(choice.to) != Compression::None
+                    || choice.input_bytes < raw_bytes / 10 * 8;
+                JobSize {
+                    bytes: choice.input_bytes,
+                    entries: sum(|table| table.entries),
+                    packed_bytes: match is_packed {
+                        true => raw_bytes,
+                        false => 0,
+                    },
+                }
+            }
         }
     }
 

@@ -27,6 +27,7 @@
 //! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's
 //! runtime.
 
+mod cost;
 pub mod cpu;
 mod handover;
 pub(crate) mod inputs;
@@ -53,6 +54,7 @@ use crate::error::TableError;
 use crate::job::outcome::Outcome;
 use crate::job::{Job, KeyBounds};
 use crate::retain::RangeDelete;
+pub use cost::{Costs, JobSize};
 pub use cpu::CpuExecutor;
 pub use handover::Handover;
 pub(crate) use inputs::input_range_deletes;
@@ -535,6 +537,18 @@ pub trait Executor: Send + Sync {
     /// they are large enough. `None` for other executors.
     fn first_share(&self) -> Option<f64> {
         None
+    }
+
+    /// Whether a store verifies each outcome of this executor completely: all blocks, and all
+    /// entries between any two keys derived again from the inputs. It costs about as much as the
+    /// job. Otherwise a share is verified, and everything only after an outcome was wrong.
+    fn is_verified_whole(&self) -> bool {
+        false
+    }
+
+    /// What jobs cost the executor. It is asked once, when the store is opened.
+    fn costs(&self) -> Costs {
+        Costs::CORE
     }
 
     /// Whether the executor can be given jobs now.

@@ -28,7 +28,8 @@ use siltstone_storage::{Condvar, Mutex, Runtime, StorageErrorKind};
 
 use super::output::delete_names;
 use super::{
-    CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, PartDone, Progress, Side,
+    CancelToken, Costs, ExecContext, ExecError, Executor, ExecutorState, LinkUse, PartDone,
+    Progress, Side,
 };
 use crate::error::TableError;
 use crate::job::Job;
@@ -264,6 +265,25 @@ impl Executor for SplitExecutor {
 
     fn first_share(&self) -> Option<f64> {
         Some(self.share())
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let bytes = self.sides.iter().map(|side| side.held_bytes());
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Both parts of a job have the same rules.
+    fn drops_into(&self, depth: u32) -> bool {
+        self.sides.iter().all(|side| side.drops_into(depth))
+    }
+
+    fn is_verified_whole(&self) -> bool {
+        self.sides.iter().any(|side| side.is_verified_whole())
+    }
+
+    /// The part that ends last decides, and both end at about the same time.
+    fn costs(&self) -> Costs {
+        self.sides[1].costs()
     }
 
     fn state(&self) -> ExecutorState {

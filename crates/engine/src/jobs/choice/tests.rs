@@ -20,7 +20,9 @@ fn side<'a>(name: &'a str, slots: usize, ns: f64, remaining: &[f64]) -> SideView
         slots,
         no_slots: "has no slots",
         running: running.collect(),
-        speed: [Some(ns); JOB_KINDS],
+        costs: Costs::BYTES,
+        factor: [Some(ns); JOB_KINDS],
+        compaction_ns_per_byte: Some(ns),
         measured_jobs: [5; JOB_KINDS],
         is_on_trial: false,
     }
@@ -29,7 +31,7 @@ fn side<'a>(name: &'a str, slots: usize, ns: f64, remaining: &[f64]) -> SideView
 fn of(bytes: u64) -> Ask<'static> {
     Ask {
         kind: JobKind::Compaction,
-        bytes,
+        size: JobSize::of_bytes(bytes),
         may_wait: true,
         answers: &[Answer::Accepts; 4],
         host_weight: 1.0,
@@ -45,7 +47,7 @@ fn places(sides: &[SideView<'_>], asks: &[Ask<'_>]) -> Vec<(usize, bool)> {
             waiting.push(Waiting {
                 side: decision.side,
                 kind: ask.kind,
-                bytes: ask.bytes,
+                size: ask.size,
             });
         }
         (decision.side, decision.is_busy)
@@ -139,7 +141,7 @@ fn what_may_not_wait_gets_a_free_slot_or_the_host() {
 fn a_side_that_is_not_measured_gets_one_job_of_a_kind() {
     let host = side("host", 1, 1.0, &[]);
     let mut new = side("new", 4, 0.0, &[]);
-    new.speed = [None, None];
+    new.factor = [None, None];
     let at = |new: &SideView<'_>, ask: Ask<'_>| choose(&[new.clone(), host.clone()], &ask, &[]);
     assert_eq!(at(&new, of(MB)).side, 0);
     new.running.push(job(JobKind::Compaction, 1.0));
@@ -166,7 +168,7 @@ fn a_side_that_is_not_measured_gets_one_job_of_a_kind() {
     // The host is measured in the same way.
     let slow = side("slow", 1, 50.0, &[]);
     let mut unknown = side("host", 1, 0.0, &[]);
-    unknown.speed = [None, None];
+    unknown.factor = [None, None];
     assert_eq!(choose(&[slow, unknown], &of(MB), &[]).side, 1);
 }
 
@@ -194,7 +196,7 @@ fn the_reason_says_why_a_side_is_no_candidate() {
     let waiting = Waiting {
         side: 0,
         kind: JobKind::Compaction,
-        bytes: 1,
+        size: JobSize::of_bytes(1),
     };
     let said = "has as many jobs waiting as slots";
     assert_eq!(reason(&busy, of(MB), &[waiting]), said);
@@ -203,14 +205,14 @@ fn the_reason_says_why_a_side_is_no_candidate() {
     let said = "has one job to show that it works again";
     assert_eq!(reason(&other, of(MB), &[]), said);
     other = busy.clone();
-    other.speed = [None; JOB_KINDS];
+    other.factor = [None; JOB_KINDS];
     assert_eq!(reason(&other, of(MB), &[]), "is being measured");
     other = busy.clone();
     (other.slots, other.no_slots) = (0, "is suspended");
     assert_eq!(reason(&other, of(MB), &[]), "is suspended");
     // The side is a candidate, but its time is not known.
     other = free.clone();
-    other.speed = [None; JOB_KINDS];
+    other.factor = [None; JOB_KINDS];
     let decision = choose(&[other, host.clone()], &of(MB), &[]);
     let said = "gpu0 is not measured yet, host 0.004 s";
     assert_eq!((decision.side, &decision.reason[..]), (0, said));
@@ -271,7 +273,7 @@ fn the_time_to_go_grows_while_nothing_moves() {
 fn as_many_works_wait_for_a_busy_side_as_it_has_slots() {
     let host = side("host", 1, 2.0, &[]);
     let left = |device: SideView<'_>, answers: &[Answer]| {
-        let works = [(100 * MB, answers); 4].into_iter();
+        let works = [(JobSize::of_bytes(100 * MB), answers); 4].into_iter();
         left_to_others(&[device, host.clone()], works, 4.0, &[])
     };
     let accepts = &[Answer::Accepts; 2][..];
@@ -283,4 +285,36 @@ fn as_many_works_wait_for_a_busy_side_as_it_has_slots() {
     assert_eq!(left(slow, accepts), [false; 4]);
     let refuses = &[Answer::Refuses, Answer::Accepts][..];
     assert_eq!(left(busy(2), refuses), [false; 4]);
+}
+
+/// Two sides that are equally fast on average, and not on what they are made for.
+#[test]
+fn what_a_job_costs_depends_on_its_entries_and_on_its_codec() {
+    let moves_bytes = Costs {
+        job_ns: 2_000_000.0,
+        byte_ns: 0.5,
+        entry_ns: 5.0,
+        packed_byte_ns: 0.1,
+    };
+    let gpu = SideView {
+        costs: moves_bytes,
+        ..side("gpu0", 1, 2.0, &[])
+    };
+    let host = SideView {
+        costs: Costs::CORE,
+        ..side("host", 1, 1.0, &[])
+    };
+    let chosen = |bytes: u64, entry_bytes: u64, packed: bool| {
+        let size = JobSize {
+            bytes,
+            entries: bytes / entry_bytes,
+            packed_bytes: if packed { bytes } else { 0 },
+        };
+        let ask = Ask { size, ..of(0) };
+        choose(&[gpu.clone(), host.clone()], &ask, &[]).reason
+    };
+    assert_eq!(chosen(100 * MB, 50, false), "gpu0 0.124 s, host 0.224 s");
+    assert_eq!(chosen(100 * MB, 1000, false), "gpu0 0.105 s, host 0.059 s");
+    assert_eq!(chosen(100 * MB, 1000, true), "gpu0 0.125 s, host 0.139 s");
+    assert_eq!(chosen(MB, 50, false), "gpu0 0.005 s, host 0.002 s");
 }

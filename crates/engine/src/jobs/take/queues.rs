@@ -313,7 +313,7 @@ impl Round<'_> {
         let of = |(id, side): (usize, &SideView<'_>)| EndSide {
             takes_part: id == host || side.slots > 0,
             job_count: side.measured_jobs[JobKind::Compaction as usize],
-            ns_per_byte: side.speed[JobKind::Compaction as usize],
+            ns_per_byte: side.compaction_ns_per_byte,
         };
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
@@ -365,7 +365,7 @@ impl Round<'_> {
             }
         }
         let works = others_take.iter();
-        let works = works.map(|entry| (entry.work.bytes(), &entry.answers[..]));
+        let works = works.map(|entry| (entry.work.size(), &entry.answers[..]));
         let left = left_to_others(&sides, works, self.host_weight, &self.waiting);
         for (entry, is_left) in others_take.into_iter().zip(left) {
             if is_left {
@@ -389,15 +389,13 @@ impl Round<'_> {
         schedule.queues.count_passed(&entry.key, others);
         schedule.queues.forget(&entry.key);
         let mut work = entry.work;
-        let speed = self.sides.as_ref().and_then(|sides| {
-            let speed = sides[taken.side].speed;
-            speed[JobKind::Compaction as usize]
-        });
+        let side = self.sides.as_ref().map(|sides| &sides[taken.side]);
+        let expected = side.and_then(|s| s.expected_ns(JobKind::Compaction, &work.size()));
         let placed = Placed {
             side: taken.side,
             location: 0,
             reason,
-            expected_ns: (work.bytes() as f64 * speed.unwrap_or(0.0)) as u64,
+            expected_ns: expected.unwrap_or(0.0) as u64,
             role: self.role(),
             begun: self.jobs.env.now(),
         };
@@ -427,7 +425,7 @@ impl Round<'_> {
             }
         };
         for side in sides {
-            let _ = match side.speed[JobKind::Compaction as usize] {
+            let _ = match side.compaction_ns_per_byte {
                 Some(ns) => write!(reason, ", {} {ns:.3} ns a byte", side.name),
                 None => write!(reason, ", {} is not measured yet", side.name),
             };
