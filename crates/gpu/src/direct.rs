@@ -2,11 +2,14 @@
 //! transfer `direct`.
 //!
 //! The device reads and writes files that are open for direct I/O, and only whole multiples of
-//! [`ALIGN_BYTES`]. Other files, and what is left at the end of a range, go through the ring of
-//! pinned buffers as with the transfer `pipeline`.
+//! [`ALIGN_BYTES`]. Other files, files that the device refuses, and what is left at the end of a
+//! range go through the ring of pinned buffers as with the transfer `pipeline`.
 //!
-//! Invariants: all work of the lane has passed when a transfer begins, and a transfer has ended when
-//! its function returns. So kernels that are started before or after see what they should.
+//! Invariants: all work of the lane has passed when a transfer begins, and a transfer has ended
+//! when its function returns. So kernels that are started before or after see what they should.
+//! Before a read the memory is filled with bytes that are no blocks, so a transfer that moves
+//! nothing is found as one that moves wrong bytes is: memory of a lane may hold sound blocks of an
+//! earlier job.
 //!
 //! Threading: see `lane`. The counts are shared.
 
@@ -25,6 +28,9 @@ use crate::lane::Work;
 /// Offsets and lengths in files are multiples of this, which suits every disk that we know of.
 pub(crate) const ALIGN_BYTES: u64 = 4096;
 
+/// Bytes that no kernel takes for a block.
+const NO_BLOCK: u8 = 0xff;
+
 /// The bytes of one call of the device. Between two calls, a job that was cancelled ends.
 const CALL_BYTES: u64 = 16 << 20;
 
@@ -33,6 +39,8 @@ const CALL_BYTES: u64 = 16 << 20;
 pub(crate) struct DirectCounts {
     pub read_bytes: AtomicU64,
     pub written_bytes: AtomicU64,
+    /// Files that the device could not open.
+    pub refused_files: AtomicU64,
     /// Pieces that were read a second time, through memory of the host, because of what the device
     /// found in their blocks.
     pub repeated_pieces: AtomicU64,
@@ -74,34 +82,40 @@ fn move_all(
     Ok(())
 }
 
-/// Opens a file on the device.
-fn open<'a>(
-    work: &'a Work,
-    file: DirectFile<'a>,
-    other: &mut Option<GpuError>,
-) -> io::Result<Box<dyn DeviceFile + 'a>> {
-    let opened = work.lane.device().open_file(file);
-    opened.map_err(|error| {
-        *other = Some(error.into());
-        io::Error::other("a file could not be opened for direct transfers")
-    })
+/// Opens a file on the device. A file that it refuses goes through the host.
+fn open<'a>(work: &'a Work, file: DirectFile<'a>) -> Option<Box<dyn DeviceFile + 'a>> {
+    match work.lane.device().open_file(file) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            let refused = &work.lane.direct_counts().refused_files;
+            refused.fetch_add(1, Ordering::Relaxed);
+            let ctx = &work.ctx;
+            ctx.remark(&format!("no direct transfer of a file: {error}"));
+            None
+        }
+    }
 }
 
 /// Fills an array from a range of a file for which [`is_open`] is true. The borders of the range
-/// are multiples of [`ALIGN_BYTES`]. `spend` hears of the bytes.
+/// are multiples of [`ALIGN_BYTES`]. `spend` hears of the bytes. Returns false if the device
+/// refuses the file.
 pub(crate) fn read(
     work: &mut Work,
     file: &dyn ReadFile,
     range: Range<u64>,
     to: Array<u8>,
     mut spend: impl FnMut(&Work, u64) -> Result<()>,
-) -> Result<()> {
+) -> Result<bool> {
+    work.fill(to, NO_BLOCK)?;
     work.wait()?;
     let work = &*work;
     let len = range.end - range.start;
-    let mut other = None;
+    let (mut other, mut is_opened) = (None, false);
     let read = file.read_by_descriptor(&mut |file| {
-        let mut opened = open(work, file, &mut other)?;
+        let Some(mut opened) = open(work, file) else {
+            return Ok(());
+        };
+        is_opened = true;
         let call = |part: Range<u64>| {
             let to = to.part(part.start, part.end - part.start);
             opened.read(to.region(), range.start + part.start)
@@ -111,18 +125,16 @@ pub(crate) fn read(
     if let Some(error) = other {
         return Err(error);
     }
-    if !read? {
-        return Err(GpuError::Mismatch(
-            "a file was open for direct I/O, and is no longer".into(),
-        ));
+    let is_moved = read? && is_opened;
+    if is_moved {
+        let counts = work.lane.direct_counts();
+        counts.read_bytes.fetch_add(len, Ordering::Relaxed);
     }
-    let counts = work.lane.direct_counts();
-    counts.read_bytes.fetch_add(len, Ordering::Relaxed);
-    Ok(())
+    Ok(is_moved)
 }
 
 /// Appends the begin of an array to a table. Returns how many bytes, which is none if the table's
-/// file is not open for direct I/O.
+/// file is not open for direct I/O, or if the device refuses it.
 pub(crate) fn append(work: &mut Work, from: Array<u8>, table: &mut TableAssembler) -> Result<u64> {
     let len = from.count() / ALIGN_BYTES * ALIGN_BYTES;
     if len == 0 {
@@ -132,15 +144,19 @@ pub(crate) fn append(work: &mut Work, from: Array<u8>, table: &mut TableAssemble
     let work = &*work;
     let mut other = None;
     let appended = table.append_by_descriptor(len, &mut |file, offset| {
-        let mut opened = open(work, file, &mut other)?;
+        let suits = file.alignment > 0 && ALIGN_BYTES.is_multiple_of(file.alignment);
+        let Some(mut opened) = suits.then(|| open(work, file)).flatten() else {
+            return Ok(false);
+        };
         let call = |part: Range<u64>| {
             let from = from.part(part.start, part.end - part.start);
             opened.write(from.region(), offset + part.start)
         };
-        move_all(len, &mut other, call, |bytes| {
+        let moved = move_all(len, &mut other, call, |bytes| {
             work.ctx.progress.beat();
             work.spend(bytes)
-        })
+        });
+        moved.map(|()| true)
     });
     if let Some(error) = other {
         return Err(error);

@@ -7,13 +7,15 @@
 //! Threading: shared. A job uses two tasks at most, see `pipeline`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::Runtime;
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::JobOutput;
 use siltstone_table::exec::plan::JobPlan;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Side};
+use siltstone_table::exec::{
+    Costs, CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Side,
+};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
@@ -59,8 +61,11 @@ pub struct GpuOptions {
     pub lanes: usize,
     /// Whether the host checks all blocks of all jobs.
     pub verifies_all: bool,
-    /// Otherwise it checks those of so many jobs after the open, and of one job in `verified_share`
-    /// after that (0: of none).
+    /// Whether a store derives all entries of all outcomes again, too. See
+    /// [`Executor::is_verified_whole`].
+    pub verifies_outcomes: bool,
+    /// Without `verifies_all` it checks the blocks of so many jobs after the open, and of one job
+    /// in `verified_share` after that (0: of none).
     pub verified_first: u64,
     /// See [`GpuOptions::verified_first`].
     pub verified_share: u64,
@@ -122,6 +127,7 @@ impl Default for GpuOptions {
             jobs: 2,
             lanes: 2,
             verifies_all: false,
+            verifies_outcomes: false,
             verified_first: 8,
             verified_share: 16,
             job_bytes_min: 16 << 20,
@@ -152,8 +158,6 @@ pub struct GpuExecutor {
     direct_mode: Option<DirectMode>,
     profile: Option<Arc<Profile>>,
     counts: Counts,
-    /// A call failed in such a way that all later ones fail.
-    is_broken: AtomicBool,
 }
 
 impl GpuExecutor {
@@ -192,13 +196,17 @@ impl GpuExecutor {
             profile,
             device,
             counts: Counts::default(),
-            is_broken: AtomicBool::new(false),
         })
     }
 
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// Whether a call failed in such a way that all later ones fail.
+    pub fn is_broken(&self) -> bool {
+        self.pool.is_broken()
     }
 
     /// How direct transfers are made. `None` with another transfer.
@@ -293,9 +301,7 @@ impl GpuExecutor {
             }
             GpuError::Device(error) => {
                 self.counts.device_errors.fetch_add(1, Ordering::Relaxed);
-                if error.is_sticky() {
-                    self.is_broken.store(true, Ordering::Relaxed);
-                }
+                self.pool.note(&error);
                 ExecError::declined(error.to_string())
             }
             error => ExecError::declined(text_of(&error)),
@@ -362,6 +368,16 @@ pub(crate) fn accepts(job: &Job, options: &GpuOptions) -> std::result::Result<()
     Ok(())
 }
 
+/// What jobs cost: each byte is read, copied to the GPU and back, and written, and the kernels take
+/// little time beside that (RFC 14, section 3). Nothing of this was measured on a GPU; a store
+/// measures by which factor it is wrong.
+pub(crate) const COSTS: Costs = Costs {
+    job_ns: 2e6,
+    byte_ns: 0.5,
+    entry_ns: 5.0,
+    packed_byte_ns: 0.1,
+};
+
 /// Whether jobs with these options drop what they may in this level.
 pub(crate) fn drops_into(depth: u32, options: &GpuOptions) -> bool {
     depth > QUICK_DEPTH || !options.strategy.is_quick_above()
@@ -390,6 +406,14 @@ impl Executor for GpuExecutor {
         2
     }
 
+    fn is_verified_whole(&self) -> bool {
+        self.options.verifies_outcomes
+    }
+
+    fn costs(&self) -> Costs {
+        COSTS
+    }
+
     fn held_bytes(&self) -> u64 {
         self.pool.pinned_bytes()
     }
@@ -399,7 +423,7 @@ impl Executor for GpuExecutor {
     }
 
     fn state(&self) -> ExecutorState {
-        if self.is_broken.load(Ordering::Relaxed) {
+        if self.is_broken() {
             return ExecutorState::Down("the GPU failed and has to be opened again".into());
         }
         let wrong = self.counts.mismatches_in_a_row.load(Ordering::Relaxed);
@@ -421,6 +445,7 @@ impl Executor for GpuExecutor {
         let direct_counts = [
             ("gpu_direct_read_bytes", &direct.read_bytes),
             ("gpu_direct_written_bytes", &direct.written_bytes),
+            ("gpu_direct_refused_files", &direct.refused_files),
             ("gpu_direct_repeated_pieces", &direct.repeated_pieces),
         ];
         let shown = match self.options.transfer {

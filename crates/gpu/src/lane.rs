@@ -16,6 +16,7 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{Mutex, Runtime, planted};
@@ -87,6 +88,7 @@ pub(crate) struct Lane {
     flying: Vec<Event>,
     profile: LaneProfile,
     direct_counts: Arc<DirectCounts>,
+    is_broken: Arc<AtomicBool>,
 }
 
 /// The sizes of a lane.
@@ -108,7 +110,7 @@ impl Lane {
         runtime: &Runtime,
         sizes: LaneSizes,
         profile: Option<&Arc<Profile>>,
-        direct_counts: &Arc<DirectCounts>,
+        (direct_counts, is_broken): (&Arc<DirectCounts>, &Arc<AtomicBool>),
     ) -> Result<Lane> {
         let region = device.alloc(sizes.memory_bytes)?;
         let mut arena = Arena {
@@ -132,6 +134,7 @@ impl Lane {
             flying: Vec::new(),
             profile: LaneProfile::new(profile),
             direct_counts: Arc::clone(direct_counts),
+            is_broken: Arc::clone(is_broken),
         };
         let args = CrcTables { tables: crc_tables };
         lane.launch("crc_tables", CRC_TABLE_COUNT, &args)?;
@@ -197,7 +200,11 @@ impl Lane {
         let Some(event) = self.pending else {
             return true;
         };
-        let has_passed = matches!(self.device.is_done(event), Ok(true));
+        let asked = self.device.is_done(event);
+        if asked.as_ref().is_err_and(DeviceError::is_sticky) {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+        let has_passed = asked == Ok(true);
         if has_passed {
             self.device.release(event);
             self.pending = None;
@@ -313,6 +320,8 @@ pub(crate) struct Pool {
     count: usize,
     pinned_bytes: u64,
     direct_counts: Arc<DirectCounts>,
+    /// A call failed in such a way that all later ones fail.
+    is_broken: Arc<AtomicBool>,
 }
 
 impl Pool {
@@ -324,8 +333,9 @@ impl Pool {
         count: usize,
         profile: Option<&Arc<Profile>>,
     ) -> Result<Arc<Pool>> {
-        let direct_counts = Arc::default();
-        let open = |_| Lane::open(device, runtime, sizes, profile, &direct_counts);
+        let (direct_counts, is_broken) = (Arc::default(), Arc::default());
+        let shared = (&direct_counts, &is_broken);
+        let open = |_| Lane::open(device, runtime, sizes, profile, shared);
         let lanes = (0..count).map(open).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Pool {
             runtime: runtime.clone(),
@@ -334,12 +344,25 @@ impl Pool {
             pinned_bytes: (count * (sizes.staging_bytes + sizes.ring_bytes * sizes.ring_count))
                 as u64,
             direct_counts,
+            is_broken,
         }))
     }
 
     /// The pinned memory of all lanes.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_bytes
+    }
+
+    /// Whether all calls of the device fail.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// Notes an error of the device.
+    pub fn note(&self, error: &DeviceError) {
+        if error.is_sticky() {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// What direct transfers have moved in all lanes.
@@ -563,7 +586,7 @@ impl Work {
 
     /// Waits for everything that was started, and returns the checksum of an array on the device.
     /// The first `used` bytes of the staging buffer are left as they are.
-    fn checksum(&mut self, bytes: Array<u8>, used: usize) -> Result<u32> {
+    pub fn checksum(&mut self, bytes: Array<u8>, used: usize) -> Result<u32> {
         let crc = self.lane.crc;
         let (device, stream) = (Arc::clone(&self.lane.device), self.lane.stream);
         device.fill(stream, crc.region(), 0)?;

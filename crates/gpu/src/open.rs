@@ -13,25 +13,40 @@
 //! - **O2 (end)** The task ends before the executor does: dropping the executor waits for it, at
 //!   most for as long as the driver takes for the call that it is in. A task that panics leaves the
 //!   executor down.
+//! - **O3 (again)** After an error with which all later calls of the device fail, the device is
+//!   opened once more, by another task, in a context of its own. If that fails, or the new one
+//!   fails in the same way, the executor stays down: often only another process can use the GPU
+//!   then (`silt device --gpu` has one). Jobs that have not returned keep the old device with its
+//!   memory, so nothing that they may read is freed.
 //!
-//! Threading: shared. One lock guards what the task has achieved, and is held for moments.
+//! Threading: shared. One lock guards what the task has achieved, and one the task; the second is
+//! taken first. Both are held for moments.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone_storage::{JoinHandle, Mutex, Runtime};
-use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, LinkUse, Side};
+use siltstone_table::exec::{
+    Costs, ExecContext, ExecError, Executor, ExecutorState, LinkUse, Side,
+};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 
 use crate::PTX;
 use crate::device::cuda::{self, CudaDevice};
 use crate::device::{Device, Unavailable};
-use crate::executor::{GpuExecutor, GpuOptions, accepts, drops_into};
+use crate::executor::{COSTS, GpuExecutor, GpuOptions, accepts, drops_into};
 
 /// What the executor says until the GPU is open.
 const STARTING: &str = "the driver compiles the kernels";
+
+/// How often a device that failed is opened again.
+const REOPENS_MAX: u64 = 1;
+
+/// The variable with the folder of the kernels to compile, for those who develop them.
+const SOURCE: &str = "SILT_GPU_SOURCE";
 
 /// Why no executor was opened.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +65,10 @@ pub enum OpenError {
 /// Opens the GPU with this number, or the first one that can be used, as an executor with the name
 /// `gpu0` (or another number). See the module for what happens when.
 ///
+/// If the variable SILT_GPU_SOURCE names a folder, the kernels in it are compiled with libnvrtc and
+/// take the place of those that the crate has: this is for those who develop kernels. The executor
+/// has the name `gpu0-source` then, and everything that it makes is verified.
+///
 /// # Errors
 /// [`OpenError`], from checks that take moments.
 pub fn open(
@@ -59,15 +78,32 @@ pub fn open(
 ) -> Result<Arc<dyn Executor>, OpenError> {
     let facts = cuda::find(index)?;
     options.check(&facts).map_err(OpenError::Options)?;
-    let make = move || match CudaDevice::open(facts.index, PTX) {
-        Ok(device) => Ok(Arc::new(device) as Arc<dyn Device>),
-        Err(why) => Err(why.to_string()),
+    let folder = std::env::var_os(SOURCE).filter(|folder| !folder.is_empty());
+    let is_own = folder.is_some();
+    let options = GpuOptions {
+        verifies_all: options.verifies_all || is_own,
+        verifies_outcomes: options.verifies_outcomes || is_own,
+        ..options
     };
-    let name = format!("gpu{}", facts.index);
+    let make = move || {
+        let compiled = folder
+            .as_ref()
+            .map(|folder| cuda::compile(Path::new(folder)));
+        let compiled = compiled.transpose();
+        let compiled = compiled.map_err(|why| format!("{SOURCE} is set, and {why}"))?;
+        match CudaDevice::open(facts.index, compiled.as_deref().unwrap_or(PTX)) {
+            Ok(device) => Ok(Arc::new(device) as Arc<dyn Device>),
+            Err(why) => Err(why.to_string()),
+        }
+    };
+    let name = format!("gpu{}{}", facts.index, if is_own { "-source" } else { "" });
     Ok(Arc::new(OpeningExecutor::start(
         &name, runtime, options, make,
     )?))
 }
+
+/// Opens the device: the first time, and once more after it failed.
+type Make = dyn Fn() -> Result<Arc<dyn Device>, String> + Send + Sync;
 
 /// What the task has achieved.
 enum Phase {
@@ -78,6 +114,10 @@ enum Phase {
 
 /// What the task and the executor share.
 struct Shared {
+    name: String,
+    runtime: Runtime,
+    options: GpuOptions,
+    make: Box<Make>,
     phase: Mutex<Phase>,
     /// The executor is being dropped, so there is no need to go on.
     is_dropped: AtomicBool,
@@ -85,11 +125,17 @@ struct Shared {
 
 /// An executor whose device is opened by a task. See the module.
 pub struct OpeningExecutor {
-    name: String,
-    runtime: Runtime,
-    options: GpuOptions,
     shared: Arc<Shared>,
+    again: Mutex<Again>,
+}
+
+/// The task, and what is known of an executor whose device failed.
+struct Again {
     task: Option<JoinHandle<()>>,
+    /// How often the device was opened again.
+    count: u64,
+    /// The counts of the executor before.
+    counters: Vec<(String, u64)>,
 }
 
 /// Leaves the executor down if the task ends in another way.
@@ -104,6 +150,32 @@ impl Drop for Unless {
     }
 }
 
+impl Shared {
+    /// Starts the task that opens the device. It gives back what there was before, which may take
+    /// a while.
+    fn start(self: &Arc<Shared>, before: Option<Phase>) -> io::Result<JoinHandle<()>> {
+        let of_task = Arc::clone(self);
+        self.runtime.spawn(&format!("open-{}", self.name), move || {
+            let unless = Unless(of_task);
+            drop(before);
+            let shared = &unless.0;
+            let goes_on = || match shared.is_dropped.load(Ordering::Acquire) {
+                true => Err("the executor was dropped".to_string()),
+                false => Ok(()),
+            };
+            let (name, runtime, options) = (&shared.name, &shared.runtime, shared.options);
+            let opened = goes_on()
+                .and_then(|()| (shared.make)())
+                .and_then(|device| goes_on().map(|()| device))
+                .and_then(|device| GpuExecutor::open(name, device, runtime, options));
+            *shared.phase.lock() = match opened {
+                Ok(executor) => Phase::Open(Arc::new(executor)),
+                Err(why) => Phase::Failed(why),
+            };
+        })
+    }
+}
+
 impl OpeningExecutor {
     /// An executor on the device that `make` opens, in a task.
     ///
@@ -113,36 +185,24 @@ impl OpeningExecutor {
         name: &str,
         runtime: &Runtime,
         options: GpuOptions,
-        make: impl FnOnce() -> Result<Arc<dyn Device>, String> + Send + 'static,
+        make: impl Fn() -> Result<Arc<dyn Device>, String> + Send + Sync + 'static,
     ) -> io::Result<OpeningExecutor> {
         let shared = Arc::new(Shared {
-            phase: runtime.mutex(Phase::Starting),
-            is_dropped: AtomicBool::new(false),
-        });
-        let (of_task, task_name, task_runtime) =
-            (Arc::clone(&shared), name.to_string(), runtime.clone());
-        let task = runtime.spawn(&format!("open-{name}"), move || {
-            let unless = Unless(of_task);
-            let shared = &unless.0;
-            let goes_on = || match shared.is_dropped.load(Ordering::Acquire) {
-                true => Err("the executor was dropped".to_string()),
-                false => Ok(()),
-            };
-            let opened = goes_on()
-                .and_then(|()| make())
-                .and_then(|device| goes_on().map(|()| device))
-                .and_then(|device| GpuExecutor::open(&task_name, device, &task_runtime, options));
-            *shared.phase.lock() = match opened {
-                Ok(executor) => Phase::Open(Arc::new(executor)),
-                Err(why) => Phase::Failed(why),
-            };
-        })?;
-        Ok(OpeningExecutor {
             name: name.to_string(),
             runtime: runtime.clone(),
             options,
+            make: Box::new(make),
+            phase: runtime.mutex(Phase::Starting),
+            is_dropped: AtomicBool::new(false),
+        });
+        let task = shared.start(None)?;
+        Ok(OpeningExecutor {
+            again: runtime.mutex(Again {
+                task: Some(task),
+                count: 0,
+                counters: Vec::new(),
+            }),
             shared,
-            task: Some(task),
         })
     }
 
@@ -154,11 +214,36 @@ impl OpeningExecutor {
             Phase::Failed(why) => Err(ExecutorState::Down(why.clone())),
         }
     }
+
+    /// Opens the device a second time, if it failed for the first time (O3).
+    fn reopen(&self, broken: &Arc<GpuExecutor>) {
+        let mut again = self.again.lock();
+        let is_current = |phase: &Phase| match phase {
+            Phase::Open(executor) => Arc::ptr_eq(executor, broken),
+            Phase::Starting | Phase::Failed(_) => false,
+        };
+        let mut phase = self.shared.phase.lock();
+        if again.count >= REOPENS_MAX || !is_current(&phase) {
+            return;
+        }
+        let before = std::mem::replace(&mut *phase, Phase::Starting);
+        drop(phase);
+        again.count += 1;
+        again.counters = broken.counters();
+        // The first task has ended, because it has opened the device.
+        match self.shared.start(Some(before)) {
+            Ok(task) => again.task = Some(task),
+            Err(error) => {
+                let why = format!("the GPU failed, and no task could open it again: {error}");
+                *self.shared.phase.lock() = Phase::Failed(why);
+            }
+        }
+    }
 }
 
 impl Executor for OpeningExecutor {
     fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
     }
 
     fn side(&self) -> Side {
@@ -166,7 +251,7 @@ impl Executor for OpeningExecutor {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
-        accepts(job, &self.options)
+        accepts(job, &self.shared.options)
     }
 
     fn slots(&self) -> usize {
@@ -186,7 +271,15 @@ impl Executor for OpeningExecutor {
     }
 
     fn drops_into(&self, depth: u32) -> bool {
-        drops_into(depth, &self.options)
+        drops_into(depth, &self.shared.options)
+    }
+
+    fn is_verified_whole(&self) -> bool {
+        self.shared.options.verifies_outcomes
+    }
+
+    fn costs(&self) -> Costs {
+        COSTS
     }
 
     fn first_share(&self) -> Option<f64> {
@@ -195,6 +288,13 @@ impl Executor for OpeningExecutor {
 
     fn state(&self) -> ExecutorState {
         match self.opened() {
+            Ok(executor) if executor.is_broken() => {
+                self.reopen(&executor);
+                match self.opened() {
+                    Ok(executor) => executor.state(),
+                    Err(state) => state,
+                }
+            }
             Ok(executor) => executor.state(),
             Err(state) => state,
         }
@@ -205,8 +305,19 @@ impl Executor for OpeningExecutor {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        self.opened()
-            .map_or_else(|_| Vec::new(), |executor| executor.counters())
+        let again = self.again.lock();
+        let executor = self.opened();
+        let mut counters = executor.map_or_else(|_| Vec::new(), |e| e.counters());
+        if again.count > 0 {
+            for (name, before) in &again.counters {
+                match counters.iter_mut().find(|(of, _)| of == name) {
+                    Some((_, count)) => *count += before,
+                    None => counters.push((name.clone(), *before)),
+                }
+            }
+            counters.push(("gpu_reopened".to_string(), again.count));
+        }
+        counters
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
@@ -220,11 +331,12 @@ impl Executor for OpeningExecutor {
 impl Drop for OpeningExecutor {
     fn drop(&mut self) {
         // A simulated run ends with its first panic, and its tasks are unwound then.
-        if self.runtime.is_simulated() && std::thread::panicking() {
+        if self.shared.runtime.is_simulated() && std::thread::panicking() {
             return;
         }
         self.shared.is_dropped.store(true, Ordering::Release);
-        if let Some(task) = self.task.take() {
+        let task = self.again.lock().task.take();
+        if let Some(task) = task {
             // An error is a panic, after which nothing is left to wait for.
             let _ = task.join();
         }

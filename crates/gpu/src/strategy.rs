@@ -106,14 +106,6 @@ impl Transfer {
     pub fn name(self) -> &'static str {
         Transfer::NAMES[self as usize]
     }
-
-    /// The transfer of a job whose blocks the host checks: they have to be in its memory.
-    pub(crate) fn through_host(self) -> Transfer {
-        match self {
-            Transfer::Direct => Transfer::Pipeline,
-            other => other,
-        }
-    }
 }
 
 /// A name that is not in the list.

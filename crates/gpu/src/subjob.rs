@@ -71,6 +71,8 @@ pub(crate) struct SubjobRun<'a> {
     state: Option<LayoutState>,
     /// The size of a piece that usually fits.
     usual_bytes: u64,
+    /// Whether direct transfers are done with.
+    goes_through_host: bool,
     counters: Counters,
 }
 
@@ -168,6 +170,7 @@ impl<'a> SubjobRun<'a> {
             },
             state,
             usual_bytes: (work.free_bytes() / MEMORY_SHARE).max(1),
+            goes_through_host: false,
             counters: Counters {
                 bytes_read: plan.counters.bytes_read + all_bytes,
                 ..plan.counters
@@ -386,35 +389,35 @@ impl<'a> SubjobRun<'a> {
     /// Copies the blocks of the inputs to the device, and unpacks them there.
     ///
     /// A piece that the device has read by itself, and that is not as it should be, is read again
-    /// through memory of the host: the transfer may have been wrong, and the device does not decode
-    /// large compressed parts. It is the host then that says what is wrong with a block.
+    /// through memory of the host, and so are all later pieces of the subjob: the transfer may have
+    /// been wrong, and the device does not decode large compressed parts. It is the host then that
+    /// says what is wrong with a block or with a file.
     fn load(&mut self, inputs: &[PieceInput]) -> Result<Unpacked> {
         let verify = self.job.format.verify;
-        let how = How {
+        let mut how = How {
             verify,
             is_checked: self.checks.inputs && verify,
-            transfer: match self.checks.inputs {
-                true => self.tuning.transfer.through_host(),
-                false => self.tuning.transfer,
-            },
+            transfer: self.tuning.transfer,
         };
-        let loaded = self.load_as(inputs, how);
-        let is_wrong = matches!(
-            loaded,
-            Err(GpuError::BadBlock { .. } | GpuError::Exec(ExecError::Declined { .. }))
-        );
-        if how.transfer != Transfer::Direct || !is_wrong {
-            return loaded.map_err(|error| self.explain(error, inputs));
+        if how.transfer == Transfer::Direct && !self.goes_through_host {
+            let direct = How {
+                verify: true,
+                ..how
+            };
+            match self.load_as(inputs, direct) {
+                Err(error) if is_of_transfer(&error) => {}
+                loaded => return loaded,
+            }
+            self.work.wait()?;
+            self.work.release_all();
+            self.goes_through_host = true;
+            let repeated = &self.work.lane.direct_counts().repeated_pieces;
+            repeated.fetch_add(1, Ordering::Relaxed);
+            how.is_checked = verify;
         }
-        self.work.wait()?;
-        self.work.release_all();
-        let repeated = &self.work.lane.direct_counts().repeated_pieces;
-        repeated.fetch_add(1, Ordering::Relaxed);
-        let how = How {
-            is_checked: verify,
-            transfer: Transfer::Pipeline,
-            ..how
-        };
+        if how.transfer == Transfer::Direct {
+            how.transfer = Transfer::Pipeline;
+        }
         let loaded = self.load_as(inputs, how);
         loaded.map_err(|error| self.explain(error, inputs))
     }
@@ -508,6 +511,15 @@ impl<'a> SubjobRun<'a> {
                 planned.name
             )),
         }
+    }
+}
+
+/// Whether a piece that was read directly may succeed if it is read in another way.
+fn is_of_transfer(error: &GpuError) -> bool {
+    match error {
+        GpuError::NoRoom { .. } | GpuError::Exec(ExecError::Cancelled) => false,
+        GpuError::Device(error) => !error.is_sticky(),
+        GpuError::BadBlock { .. } | GpuError::Mismatch(_) | GpuError::Exec(_) => true,
     }
 }
 

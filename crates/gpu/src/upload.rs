@@ -214,11 +214,16 @@ impl Upload<'_> {
         let mut checking = is_checked.then(|| CheckingInput::new(input, blocks.clone()));
         self.add_places(table, number, blocks, around.before);
         let mut at = around.start;
-        if self.is_direct(file)? && at < around.aligned_end {
-            self.read_directly(file, at..around.aligned_end)?;
-            at = around.aligned_end;
-        }
         let mut before = around.before as usize;
+        if self.is_direct(file)? && at < around.aligned_end {
+            let range = at..around.aligned_end;
+            if let Some(to) = self.read_directly(file, range.clone())? {
+                at = range.end;
+                if let Some(checking) = &mut checking {
+                    self.compare(file, range, to, (checking, &mut before))?;
+                }
+            }
+        }
         while at < around.end {
             let to = self.feed.space()?;
             let len = (to.len() as u64).min(around.end - at);
@@ -237,16 +242,58 @@ impl Upload<'_> {
 
     /// Whether the device reads this file by itself.
     fn is_direct(&self, file: &dyn ReadFile) -> Result<bool> {
-        let may_be = self.how.transfer == Transfer::Direct && !self.how.is_checked;
-        Ok(may_be && direct::is_open(file)?)
+        Ok(self.how.transfer == Transfer::Direct && direct::is_open(file)?)
     }
 
-    /// Lets the device read a range of a file by itself.
-    fn read_directly(&mut self, file: &dyn ReadFile, range: Range<u64>) -> Result<()> {
-        let to = self.feed.skip(range.end - range.start)?;
+    /// Lets the device read a range of a file by itself. Returns where, or `None` if it refuses the
+    /// file.
+    fn read_directly(
+        &mut self,
+        file: &dyn ReadFile,
+        range: Range<u64>,
+    ) -> Result<Option<Array<u8>>> {
+        let bytes = range.end - range.start;
+        let to = self.feed.next(bytes)?;
         let uncounted = &mut *self.uncounted_bytes;
         let spend = |work: &Work, bytes| count(work, uncounted, bytes);
-        direct::read(self.feed.work, file, range, to, spend)
+        if !direct::read(self.feed.work, file, range, to, spend)? {
+            return Ok(None);
+        }
+        self.feed.sent += bytes;
+        Ok(Some(to))
+    }
+
+    /// Compares what the device has read with what the host reads, and checks the blocks in it.
+    /// `before` bytes come before the first block.
+    fn compare(
+        &mut self,
+        file: &dyn ReadFile,
+        range: Range<u64>,
+        of_device: Array<u8>,
+        (checking, before): (&mut CheckingInput<'_>, &mut usize),
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let to = self.feed.space()?;
+            let len = (to.len() as u64).min(range.end - at);
+            let to = &mut to[..len as usize];
+            file.read_at(at, to)?;
+            checking.add(&to[(*before).min(to.len())..])?;
+            *before = before.saturating_sub(to.len());
+            let expected = crc32c(to);
+            let found = of_device.part(at - range.start, len);
+            let found = self.feed.work.checksum(found, 0)?;
+            if found != expected {
+                return Err(GpuError::Mismatch(format!(
+                    "{len} bytes at offset {at} of {} have the checksum {found:08x} after a direct \
+                     transfer, and {expected:08x} in the file",
+                    file.name()
+                )));
+            }
+            self.feed.work.spend(len)?;
+            at += len;
+        }
+        Ok(())
     }
 
     /// Adds the places of blocks that are uploaded next, as they are stored, after `before` other
@@ -537,22 +584,22 @@ impl Feed<'_> {
         }
     }
 
-    /// Begins with an empty buffer, so that direct I/O can fill it, unless the present one is filled
-    /// up to a place that is as good.
+    /// Sees to it that the next bytes come to an aligned place, in the ring and on the device, so
+    /// that direct I/O can fill it.
     fn align(&mut self) -> Result<()> {
-        match (self.filled as u64).is_multiple_of(direct::ALIGN_BYTES) {
-            true => Ok(()),
-            false => self.send(),
+        let align = direct::ALIGN_BYTES;
+        if !self.position().is_multiple_of(align) || !(self.filled as u64).is_multiple_of(align) {
+            self.send()?;
+            self.sent = self.sent.next_multiple_of(align);
         }
+        Ok(())
     }
 
-    /// Leaves out a part of the target, which is filled in another way.
-    fn skip(&mut self, bytes: u64) -> Result<Array<u8>> {
+    /// The next part of the target, which is filled in another way. Nothing is in the ring.
+    fn next(&mut self, bytes: u64) -> Result<Array<u8>> {
         self.send()?;
         self.check_room(bytes)?;
-        let part = self.to.part(self.sent, bytes);
-        self.sent += bytes;
-        Ok(part)
+        Ok(self.to.part(self.sent, bytes))
     }
 
     /// Fails if there is no room for so many bytes after those that were sent.

@@ -114,8 +114,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Copies the blocks of a table from the device to its file, through the ring, unless the device
-    /// writes them by itself.
+    /// Copies the blocks of a table from the device to its file, through the ring, unless the
+    /// device writes them by itself.
     fn download(
         &self,
         work: &mut Work,
@@ -124,11 +124,15 @@ impl Writer<'_> {
         output: &mut SubjobOutput<'_>,
     ) -> Result<()> {
         let missing = || GpuError::Mismatch("a table was not begun".into());
+        let mut checking = Checking::new(index);
         let mut from = from;
-        if self.transfer == Transfer::Direct && !self.checks.outputs {
+        if self.transfer == Transfer::Direct {
             let table = output.table().ok_or_else(missing)?;
             let done = direct::append(work, from, table)?;
             from = from.part(done, from.count() - done);
+            if self.checks.outputs {
+                check_written(work, table.file_name(), done, &mut checking)?;
+            }
         }
         let buffers = match self.transfer {
             Transfer::Plain => 1,
@@ -136,7 +140,6 @@ impl Writer<'_> {
         };
         let mut flying: VecDeque<(usize, u64, Event)> = VecDeque::new();
         let (mut asked, mut buffer) = (0, 0);
-        let mut checking = Checking::new(index);
         while asked < from.count() || !flying.is_empty() {
             if asked < from.count() && flying.len() < buffers {
                 let room = work.lane.ring[buffer].len() as u64;
@@ -160,6 +163,34 @@ impl Writer<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the first `len` bytes of a file that the device has written by itself, and checks the
+/// blocks in them.
+fn check_written(work: &mut Work, name: &str, len: u64, checking: &mut Checking<'_>) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let file = work.ctx.outputs.open(name)?;
+    if file.len() < len {
+        let found = file.len();
+        return Err(GpuError::Mismatch(format!(
+            "{name} has {found} bytes after a direct transfer of {len}"
+        )));
+    }
+    let mut at = 0;
+    while at < len {
+        // Nothing is in the ring: the lane has waited before the device has written.
+        let buffer = work.lane.ring[0].bytes_mut()?;
+        let chunk = (buffer.len() as u64).min(len - at);
+        let bytes = &mut buffer[..chunk as usize];
+        file.read_at(at, bytes)?;
+        checking.add(bytes)?;
+        at += chunk;
+        work.ctx.progress.beat();
+        work.spend(chunk)?;
+    }
+    Ok(())
 }
 
 /// Computes the checksums of output blocks that arrive in pieces.

@@ -32,6 +32,18 @@ const MEMORY_BYTES: u64 = 4 << 20;
 /// Enough for every job.
 const LARGE_MEMORY_BYTES: u64 = 32 << 20;
 
+fn options(memory_bytes: u64, seed: u64) -> GpuOptions {
+    GpuOptions {
+        transfer: Transfer::Direct,
+        memory_bytes_max: memory_bytes,
+        pinned_bytes_max: 256 << 10,
+        jobs: 1,
+        lanes: 1 + (seed % 2) as usize,
+        job_bytes_min: 0,
+        ..GpuOptions::default()
+    }
+}
+
 /// A job whose files lie in a folder, and the tables that the host's executor makes of it.
 struct Setting {
     runtime: Runtime,
@@ -125,20 +137,36 @@ impl Setting {
         seed: u64,
         faults: Faults,
     ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
-        let device = EmulatedDevice::with_faults(&self.runtime, memory_bytes, seed, faults);
-        let device = Arc::new(device);
         let options = GpuOptions {
-            transfer: Transfer::Direct,
-            memory_bytes_max: memory_bytes,
-            pinned_bytes_max: 256 << 10,
-            jobs: 1,
-            lanes: 1 + (seed % 2) as usize,
-            // The blocks of a job that the host checks are in its memory.
             verified_first: 0,
             verified_share: 0,
-            job_bytes_min: 0,
-            ..GpuOptions::default()
+            ..options(memory_bytes, seed)
         };
+        self.open_as(options, seed, faults)
+    }
+
+    /// An executor that checks everything.
+    fn open_checking(
+        &self,
+        seed: u64,
+        faults: Faults,
+    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
+        let options = GpuOptions {
+            verifies_all: true,
+            ..options(MEMORY_BYTES, seed)
+        };
+        self.open_as(options, seed, faults)
+    }
+
+    fn open_as(
+        &self,
+        options: GpuOptions,
+        seed: u64,
+        faults: Faults,
+    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
+        let bytes = options.memory_bytes_max;
+        let device = EmulatedDevice::with_faults(&self.runtime, bytes, seed, faults);
+        let device = Arc::new(device);
         let gpu = GpuExecutor::open("gpu0", device.clone(), &self.runtime, options);
         (device, gpu)
     }
@@ -171,6 +199,19 @@ impl Setting {
         assert_eq!(names.len(), self.count, "left behind: {names:?}");
         result
     }
+}
+
+/// A small job whose files are so large that there are several transfers, and their number.
+fn with_transfers() -> Option<(Setting, u64)> {
+    for seed in 1..100 {
+        let setting = Setting::new(&a_small_world(&mut Random::new(seed)))?;
+        let (device, gpu) = setting.open(2, Faults::default());
+        setting.run(&gpu.unwrap()).unwrap();
+        if device.transfer_count() >= 6 {
+            return Some((setting, device.transfer_count()));
+        }
+    }
+    panic!("no job has several transfers");
 }
 
 fn count_of(gpu: &GpuExecutor, name: &str) -> u64 {
@@ -335,6 +376,92 @@ fn a_flipped_bit_in_a_transfer_is_found() {
     );
 }
 
+/// The bits of the copies are flipped for an executor that checks everything, so no outcome is
+/// wrong, and the table is right also if the bit is one of a direct write.
+#[test]
+fn an_executor_that_checks_everything_returns_no_damage() {
+    let Some((setting, transfers)) = with_transfers() else {
+        return;
+    };
+    let (device, gpu) = setting.open_checking(2, Faults::default());
+    setting.run(&gpu.unwrap()).unwrap();
+    let (_, copies, _) = device.counts();
+    assert_eq!(device.transfer_count(), transfers);
+    let mut random = Random::new(7);
+    let drawn = |_: &u64| random.below(copies) < 30;
+    let drawn: Vec<u64> = (1..=copies).filter(drawn).collect();
+    let flips = drawn.into_iter().map(|copy| Faults {
+        flipped_copy: copy,
+        flipped_bit: copy * 1_234_567,
+        ..Faults::default()
+    });
+    let idle = (1..=transfers).map(|transfer| Faults {
+        idle_transfer: transfer,
+        ..Faults::default()
+    });
+    let mut declined = 0;
+    for faults in flips.chain(idle) {
+        let (_, gpu) = setting.open_checking(2, faults);
+        let gpu = gpu.unwrap();
+        let result = setting.run(&gpu);
+        declined += u64::from(is_declined(&result));
+        assert!(
+            result.is_ok() || is_declined(&result),
+            "{faults:?}: {result:?}"
+        );
+    }
+    assert!(declined > 3, "{declined}");
+}
+
+/// Memory of a lane may hold sound blocks of an earlier job, which must not be taken for those of a
+/// file that was not read.
+#[test]
+fn a_transfer_that_moves_nothing_is_found() {
+    let Some((setting, transfers)) = with_transfers() else {
+        return;
+    };
+    let (mut repeated, mut damaged) = (0, 0);
+    for transfer in 1..=transfers {
+        let faults = Faults {
+            // In the second job, the memory has the blocks of the first.
+            idle_transfer: transfers + transfer,
+            ..Faults::default()
+        };
+        let (_, gpu) = setting.open(2, faults);
+        let gpu = gpu.unwrap();
+        setting.run(&gpu).unwrap();
+        let result = setting.run_and(&gpu, |outcome| {
+            let are_damaged = setting.are_damaged(outcome);
+            damaged += u64::from(are_damaged);
+            assert!(are_damaged || setting.contents(outcome) == setting.want);
+        });
+        result.unwrap();
+        repeated += count_of(&gpu, "gpu_direct_repeated_pieces");
+    }
+    assert!(
+        repeated > 0 && repeated + damaged == transfers,
+        "{repeated}, {damaged}"
+    );
+}
+
+#[test]
+fn files_that_the_device_refuses_go_through_the_ring() {
+    let Some((setting, _)) = with_transfers() else {
+        return;
+    };
+    let faults = Faults {
+        refuses_files: true,
+        ..Faults::default()
+    };
+    let (_, gpu) = setting.open(2, faults);
+    let gpu = gpu.unwrap();
+    setting.run(&gpu).unwrap();
+    assert!(count_of(&gpu, "gpu_direct_refused_files") > 1);
+    for name in ["read_bytes", "written_bytes", "repeated_pieces"] {
+        assert_eq!(count_of(&gpu, &format!("gpu_direct_{name}")), 0);
+    }
+}
+
 /// A block that is damaged in its file has the error of the host.
 #[test]
 fn a_damaged_input_has_the_error_of_the_host() {
@@ -395,7 +522,7 @@ impl WriteFile for FullFile {
         write: &mut WriteByDescriptor<'_>,
     ) -> StorageResult<bool> {
         let mut write = |file: siltstone_storage::DirectFile<'_>, offset| {
-            write(file, offset)?;
+            assert!(write(file, offset)?);
             Err(std::io::Error::from_raw_os_error(28))
         };
         self.0.append_by_descriptor(len, &mut write)

@@ -342,6 +342,11 @@ fn direct_transfers_move_bytes_and_leave_nothing_behind() {
         (&[][..], "DMA by nvidia-fs 2.17"),
         (&[("FAKE_FILE_SHORT", 3000)], "DMA by nvidia-fs 2.17"),
         (&[("FAKE_FILE_NVFS", 0)], "cuFile without nvidia-fs"),
+        // The memory cannot be registered.
+        (
+            &[("FAKE_FILE_FAIL_AT", 3)],
+            "DMA by nvidia-fs 2.17, through buffers of cuFile, because 1 regions of memory",
+        ),
     ] {
         let said = fake.run("files", variables);
         let found = said
@@ -401,14 +406,14 @@ fn every_call_of_libcufile_may_fail() {
                     | "cuFileDriverGetProperties",
                     _,
                 ) => assert!(said.after("the bytes are right").is_some(), "{about}"),
-                ("cuFileRead" | "cuFileWrite", 5) => {
-                    let error = said.after("error of the file: ");
-                    assert!(error.is_some_and(|e| e.contains("os error 5")), "{about}");
-                }
                 _ => {
                     let error = of_device.unwrap_or_else(|| panic!("{about}"));
                     assert!(error.contains(&format!("{failed} failed: ")), "{about}");
-                    assert!(error.contains(&format!("code {code}")), "{about}");
+                    let is_errno = code == 5 && matches!(failed, "cuFileRead" | "cuFileWrite");
+                    match is_errno {
+                        true => assert!(error.contains("os error 5"), "{about}"),
+                        false => assert!(error.contains(&format!("code {code}")), "{about}"),
+                    }
                     let has_driver_code = error.contains("CUDA's code 201");
                     let is_status = !matches!(failed, "cuFileRead" | "cuFileWrite");
                     assert_eq!(has_driver_code, code == 5011 && is_status, "{about}");
@@ -423,6 +428,56 @@ fn every_call_of_libcufile_may_fail() {
             );
         }
     }
+}
+
+/// Kernels are compiled at run time, by a library that is looked for then.
+#[test]
+fn kernels_of_a_folder_are_compiled() {
+    let fake = Fake::compiled(&[]).with("nvrtc.c", "libnvrtc.so.12", &[]);
+    let folder = fake.folder.path().join("kernels");
+    let missing = fake.run("source", &[]);
+    let why = missing.after("not compiled: ").unwrap();
+    assert!(why.contains("kernels.cu cannot be read: "), "{why}");
+
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("kernels.cu"), "the source\n").unwrap();
+    let said = fake.run("source", &[]);
+    let options = format!(
+        "the source|option --gpu-architecture=compute_80|option -default-device|option \
+         --std=c++17|option --include-path={}|",
+        folder.display()
+    );
+    assert_eq!(said.after("compiled: "), Some(&options[..]));
+    assert_eq!((said.count_of("nvrtc", "alive")), 0);
+    for call in 1..=4 {
+        let said = fake.run("source", &[("FAKE_NVRTC_FAIL", call)]);
+        let why = said.after("not compiled: ").unwrap();
+        assert!(why.contains(" failed with the code 6"), "{why}");
+        assert_eq!(
+            why.contains("it says: kernels.cu(3): error: a mistake"),
+            call == 2
+        );
+        assert_eq!(said.count_of("nvrtc", "alive"), 0);
+    }
+
+    let none = Fake::compiled(&[]);
+    for name in [
+        "libnvrtc.so",
+        "libnvrtc.so.11.2",
+        "libnvrtc.so.12",
+        "libnvrtc.so.13",
+    ] {
+        std::fs::write(none.folder.path().join(name), "not a library").unwrap();
+    }
+    let folder = none.folder.path().join("kernels");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("kernels.cu"), "the source\n").unwrap();
+    let said = none.run("source", &[]);
+    let why = said.after("not compiled: ").unwrap();
+    assert!(
+        why.contains("there is no libnvrtc") && why.contains("SILT_GPU_SOURCE"),
+        "{why}"
+    );
 }
 
 // What follows runs in the children.
@@ -476,6 +531,13 @@ fn child() {
             assert_eq!(device.is_done(event), Ok(false));
             drop((device, buffer));
             println!("the device was dropped");
+        }
+        "source" => {
+            let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap();
+            match cuda::compile(&Path::new(&libraries).join("kernels")) {
+                Ok(ptx) => println!("compiled: {}", ptx.replace('\n', "|")),
+                Err(why) => println!("not compiled: {why}"),
+            }
         }
         "files" => {
             let device = open(0, PTX).unwrap();
@@ -532,10 +594,9 @@ fn files(device: &CudaDevice) -> Result<bool, TransferError> {
     };
     assert!(detail.contains("not allocated"), "{detail}");
     match file.read(part, 20_000) {
-        Err(TransferError::File(error)) if error.raw_os_error().is_none() => {
-            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        Err(TransferError::Device(error)) if error.to_string().contains("nothing was moved") => {
             assert!(
-                error.to_string().contains("10000 bytes at offset 50000"),
+                error.to_string().contains("at offset 50000 of a file"),
                 "{error}"
             );
             Ok(true)

@@ -1,16 +1,22 @@
 //! An executor whose device is opened in the background, on the emulated device and in simulated
 //! time.
 
+#[path = "../../table/tests/common/mod.rs"]
+mod common;
+mod generate;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use siltstone_gpu::device::emulated::EmulatedDevice;
+use common::epoch;
+use generate::{Random, a_small_world};
+use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::device::{Device, DeviceFacts};
 use siltstone_gpu::{GpuOptions, OpeningExecutor, Strategy, Transfer};
-use siltstone_storage::Runtime;
 use siltstone_storage::sim::{SimConfig, run};
-use siltstone_table::exec::{Executor, ExecutorState, Side};
+use siltstone_storage::{MemoryStorage, Runtime};
+use siltstone_table::exec::{ExecContext, Executor, ExecutorState, Side};
 
 /// How long the device of a test takes to open.
 const OPENING: Duration = Duration::from_secs(3);
@@ -156,4 +162,76 @@ fn options_that_do_not_fit_are_refused() {
         said.contains("pinned memory are too few for 2 jobs at once; 2097152"),
         "{said}"
     );
+}
+
+/// A device that fails is opened once more, and its counts go on. When it fails again, the executor
+/// stays down.
+#[test]
+fn a_device_that_failed_is_opened_once_more() {
+    simulated(|runtime| {
+        let storage = Arc::new(MemoryStorage::new(&runtime));
+        let (job, inputs) = a_small_world(&mut Random::new(1)).write(&storage);
+        let opened = Arc::new(AtomicU32::new(0));
+        let (rt, count) = (runtime.clone(), Arc::clone(&opened));
+        let make = move || {
+            rt.sleep(OPENING);
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            // The second device takes longer to fail.
+            let faults = Faults {
+                failing_call: [150, 2000][number as usize],
+                is_sticky: true,
+                ..Faults::default()
+            };
+            let device = EmulatedDevice::with_faults(&rt, 16 << 20, 1, faults);
+            Ok(Arc::new(device) as Arc<dyn Device>)
+        };
+        let options = GpuOptions {
+            job_bytes_min: 0,
+            ..options()
+        };
+        let gpu = OpeningExecutor::start("gpu0", &runtime, options, make).unwrap();
+        let count_of = |name: &str| {
+            let counters = gpu.counters();
+            let found = counters.iter().find(|(of, _)| of == name);
+            found.map_or(0, |(_, count)| *count)
+        };
+        let run = |attempt: u64| {
+            let mut job = job.clone();
+            job.output.attempt = attempt;
+            let (runtime, inputs) = (runtime.clone(), Arc::clone(&inputs));
+            let ctx = ExecContext::new(runtime, inputs, storage.clone(), epoch());
+            gpu.run(&job, &ctx)
+        };
+        runtime.sleep(OPENING * 2);
+        assert_eq!(gpu.state(), ExecutorState::Ready);
+        assert!(run(1).is_err());
+        assert_eq!(
+            (count_of("gpu_device_errors"), count_of("gpu_reopened")),
+            (1, 0)
+        );
+        assert!(matches!(gpu.state(), ExecutorState::Starting(_)));
+        assert_eq!((gpu.slots(), count_of("gpu_device_errors")), (0, 1));
+        runtime.sleep(OPENING * 2);
+        assert_eq!((gpu.state(), gpu.slots()), (ExecutorState::Ready, 2));
+        run(2).unwrap();
+        assert_eq!((count_of("gpu_jobs"), count_of("gpu_reopened")), (2, 1));
+        let mut attempts = 3..100;
+        while gpu.state() == ExecutorState::Ready {
+            let _ = run(attempts.next().unwrap());
+        }
+        let state = gpu.state();
+        assert!(
+            matches!(&state, ExecutorState::Down(why) if why.contains("failed")),
+            "{state}"
+        );
+        runtime.sleep(OPENING * 2);
+        assert!(matches!(gpu.state(), ExecutorState::Down(_)));
+        assert_eq!(
+            (
+                opened.load(Ordering::Relaxed),
+                count_of("gpu_device_errors")
+            ),
+            (2, 2)
+        );
+    });
 }

@@ -17,7 +17,7 @@ use siltstone::{Event, EventListener};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions, Strategy, Transfer};
 use siltstone_storage::Runtime;
-use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Side};
+use siltstone_table::exec::{Costs, ExecContext, ExecError, Executor, ExecutorState, Side};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 
@@ -35,6 +35,8 @@ pub struct GpuPlan {
     pub lane_bytes: u64,
     /// Whether the host checks all blocks of all jobs.
     pub verifies_all: bool,
+    /// Whether the store derives all entries of all outcomes again.
+    pub verifies_outcomes: bool,
     /// See [`GpuOptions`].
     pub rank_runs_max: usize,
     /// What goes wrong.
@@ -48,6 +50,7 @@ impl Default for GpuPlan {
             lanes: 1,
             lane_bytes: 4 << 20,
             verifies_all: false,
+            verifies_outcomes: false,
             rank_runs_max: 0,
             faults: Faults::default(),
         }
@@ -58,11 +61,13 @@ impl GpuPlan {
     /// A random plan.
     pub fn draw(rng: &mut Rng) -> GpuPlan {
         let faults = draw_faults(rng);
+        let seed = match rng.chance(10) {
+            true => 0,
+            false => rng.draw() | 1,
+        };
         GpuPlan {
-            seed: match rng.chance(10) {
-                true => 0,
-                false => rng.draw() | 1,
-            },
+            seed,
+            verifies_outcomes: seed >> 24 & 3 == 1,
             lanes: 1 + rng.index(2),
             // In the smallest memory no job fits.
             lane_bytes: *rng.pick(&[128 << 10, 512 << 10, 512 << 10, 1 << 20, 2 << 20]),
@@ -139,9 +144,12 @@ impl Gpu {
             strategy: Strategy::ALL[(plan.seed >> 8) as usize % 5],
             transfer: match plan.seed >> 16 & 3 {
                 0 => Transfer::Plain,
+                // Files in memory have no descriptors, so they go through the ring.
+                1 => Transfer::Direct,
                 _ => Transfer::Pipeline,
             },
             verifies_all: plan.verifies_all,
+            verifies_outcomes: plan.verifies_outcomes,
             job_bytes_min: 0,
             rank_runs_max: plan.rank_runs_max,
             ..GpuOptions::default()
@@ -231,6 +239,14 @@ impl Executor for Gpu {
 
     fn held_bytes(&self) -> u64 {
         self.executor.held_bytes()
+    }
+
+    fn is_verified_whole(&self) -> bool {
+        self.executor.is_verified_whole()
+    }
+
+    fn costs(&self) -> Costs {
+        self.executor.costs()
     }
 
     fn drops_into(&self, depth: u32) -> bool {

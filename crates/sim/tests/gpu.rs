@@ -165,6 +165,24 @@ fn a_gpu_compacts_in_pieces() {
     assert_eq!(after.stats.counter("gpu_device_errors"), 0);
 }
 
+/// The store derives a share of the entries again, or all of them if the executor asks for that.
+#[test]
+fn all_entries_of_a_gpu_are_verified_if_that_is_asked_for() {
+    let checked = |verifies_outcomes: bool| {
+        let after = compact(
+            GpuPlan {
+                verifies_outcomes,
+                ..plan()
+            },
+            1,
+        );
+        assert_eq!(after.gpu().compaction_count, 1);
+        after.stats.counter("job_checked_bytes")
+    };
+    let (share, all) = (checked(false), checked(true));
+    assert!(share > 0 && all > 5 * share, "{share} and {all} bytes");
+}
+
 /// A GPU compacts runs of which the first is in a snapshot, beside deletes and a range delete.
 #[test]
 fn a_gpu_keeps_what_a_snapshot_sees() {

@@ -384,8 +384,8 @@ pub struct DirectFile<'a> {
 /// Reads a file by its descriptor.
 pub type ReadByDescriptor<'a> = dyn FnMut(DirectFile<'_>) -> std::io::Result<()> + 'a;
 
-/// Writes a file by its descriptor, from an offset on.
-pub type WriteByDescriptor<'a> = dyn FnMut(DirectFile<'_>, u64) -> std::io::Result<()> + 'a;
+/// Writes a file by its descriptor, from an offset on, or returns false.
+pub type WriteByDescriptor<'a> = dyn FnMut(DirectFile<'_>, u64) -> std::io::Result<bool> + 'a;
 
 /// An object being written. Appends go to the write position, which starts at 0.
 pub trait WriteFile: Send + Sync {
@@ -403,8 +403,9 @@ pub trait WriteFile: Send + Sync {
     /// memory of the host. `write` gets the file, and the offset at which the bytes begin.
     ///
     /// Returns false, and does not call `write`, if the file is not open for direct I/O, or if
-    /// position or `len` are no multiples of its alignment. An error of `write` is one of the
-    /// append.
+    /// position or `len` are no multiples of its alignment. `write` returns false if it cannot
+    /// write this file and has written nothing; then nothing has changed, and this returns false,
+    /// too. An error of `write` is one of the append.
     fn append_by_descriptor(&self, len: u64, write: &mut WriteByDescriptor<'_>) -> Result<bool> {
         let _ = (len, write);
         Ok(false)

@@ -275,6 +275,11 @@ impl TableAssembler {
         })
     }
 
+    /// The name of the table's file.
+    pub fn file_name(&self) -> &str {
+        self.file.name()
+    }
+
     /// The options of the table.
     #[inline(always)]
     pub fn options(&self) -> &WriterOptions {
@@ -317,8 +322,8 @@ impl TableAssembler {
     }
 
     /// Appends the next `len` bytes of the table's blocks, which `write` puts into the file by
-    /// itself: see [`WriteFile::append_by_descriptor`]. Returns false, and does not call `write`, if
-    /// the file does not allow that now, or if bytes were collected that are not written yet.
+    /// itself: see [`WriteFile::append_by_descriptor`]. Returns false, and does not call `write`,
+    /// if the file does not allow that now, or if bytes were collected that are not written yet.
     ///
     /// # Errors
     /// As [`TableAssembler::append`], and those of `write`.

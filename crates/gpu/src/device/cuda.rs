@@ -20,6 +20,7 @@
 
 mod cufile;
 mod driver;
+mod nvrtc;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
@@ -34,6 +35,7 @@ use siltstone_storage::{DirectFile, Mutex, Runtime};
 pub use cufile::find_cufile;
 use cufile::{CuFile, OpenFile};
 use driver::{Driver, NOT_READY, call};
+pub use nvrtc::compile;
 
 use super::pinned::{PinnedBuffer, PinnedMemory};
 use super::progress::{Clock, Progress, Use};
@@ -186,7 +188,15 @@ impl Inner {
         // SAFETY: the driver writes one pointer.
         let pop = driver.check(unsafe { call!(driver, cuCtxPopCurrent_v2(&mut popped)) });
         let value = result?;
-        pop.map(|()| value)
+        pop?;
+        if popped != self.context.0 {
+            return Err(DeviceError::Call {
+                what: "cuCtxPopCurrent_v2",
+                detail: "a call has left another context on the stack of this thread".into(),
+                is_sticky: true,
+            });
+        }
+        Ok(value)
     }
 
     fn stream(&self, what: &'static str, stream: Stream) -> Result<StreamHandle, DeviceError> {
@@ -714,9 +724,9 @@ impl Device for CudaDevice {
     /// error.
     fn begin_direct(&self) -> Result<DirectMode, String> {
         let begun = self.inner.within(|_| {
-            let library = cufile::library();
-            let Ok(cufile) = library else {
-                return Ok(library);
+            let cufile = match cufile::library() {
+                Ok(cufile) => cufile,
+                Err(why) => return Ok(Err(why)),
             };
             let taken = &mut *self.inner.taken.lock();
             taken.cufile = Some(cufile);
@@ -725,10 +735,9 @@ impl Device for CudaDevice {
                     taken.registered.push(*region);
                 }
             }
-            Ok(Ok(cufile))
+            Ok(Ok(cufile.mode(taken.regions.len() - taken.registered.len())))
         });
-        let library = begun.map_err(|error| error.to_string())?;
-        library.map(CuFile::mode)
+        begun.map_err(|error| error.to_string())?
     }
 
     fn open_file<'a>(
@@ -742,6 +751,7 @@ impl Device for CudaDevice {
         };
         let inner = &*self.inner;
         let file = inner.within(|_| OpenFile::open(cufile, file.descriptor))?;
+        let file = Some(file);
         Ok(Box::new(CudaFile { inner, file }))
     }
 }
@@ -749,7 +759,19 @@ impl Device for CudaDevice {
 /// A file that is open for direct transfers.
 struct CudaFile<'a> {
     inner: &'a Inner,
-    file: OpenFile<'a>,
+    /// `None` only while it is dropped.
+    file: Option<OpenFile<'a>>,
+}
+
+impl Drop for CudaFile<'_> {
+    /// Closes the file in the device's context.
+    fn drop(&mut self) {
+        let file = self.file.take();
+        let _ = self.inner.within(|_| {
+            drop(file);
+            Ok(())
+        });
+    }
 }
 
 impl CudaFile<'_> {
@@ -758,12 +780,14 @@ impl CudaFile<'_> {
         &self,
         what: &'static str,
         region: Region,
-        transfer: impl FnOnce(Region) -> Result<(), TransferError>,
+        transfer: impl FnOnce(&OpenFile<'_>, Region) -> Result<(), TransferError>,
     ) -> Result<(), TransferError> {
         let whole = self.inner.is_known(what, region)?;
         let mut result = Ok(());
         self.inner.within(|_| {
-            result = transfer(whole);
+            if let Some(file) = &self.file {
+                result = transfer(file, whole);
+            }
             Ok(())
         })?;
         result
@@ -772,11 +796,11 @@ impl CudaFile<'_> {
 
 impl DeviceFile for CudaFile<'_> {
     fn read(&mut self, to: Region, offset: u64) -> Result<(), TransferError> {
-        self.within("read", to, |whole| self.file.read(whole, to, offset))
+        self.within("read", to, |file, whole| file.read(whole, to, offset))
     }
 
     fn write(&mut self, from: Region, offset: u64) -> Result<(), TransferError> {
-        self.within("write", from, |whole| self.file.write(whole, from, offset))
+        self.within("write", from, |file, whole| file.write(whole, from, offset))
     }
 }
 

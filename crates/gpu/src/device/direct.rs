@@ -11,11 +11,14 @@ use super::{DeviceError, Region};
 /// How direct transfers of a device are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectMode {
-    /// The disk and the GPU exchange bytes by themselves, through this version of the kernel's
-    /// module `nvidia-fs`.
+    /// The kernel's module `nvidia-fs` is loaded, so the disk and the GPU can exchange bytes by
+    /// themselves, where the file system supports it.
     Dma {
-        /// Major and minor number.
+        /// Major and minor number of the module's version.
         driver: (u32, u32),
+        /// The regions of memory that the library could not register. It copies through buffers of
+        /// its own for them.
+        unregistered_count: usize,
     },
     /// The library copies through memory of the host: its compatibility mode, or another way that
     /// it does not tell about.
@@ -27,8 +30,19 @@ pub enum DirectMode {
 impl fmt::Display for DirectMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DirectMode::Dma { driver } => {
-                write!(f, "DMA by nvidia-fs {}.{}", driver.0, driver.1)
+            DirectMode::Dma {
+                driver,
+                unregistered_count,
+            } => {
+                write!(f, "DMA by nvidia-fs {}.{}", driver.0, driver.1)?;
+                match unregistered_count {
+                    0 => Ok(()),
+                    count => write!(
+                        f,
+                        ", through buffers of cuFile, because {count} regions of memory could not \
+                         be registered"
+                    ),
+                }
             }
             DirectMode::Compatibility => f.write_str(
                 "cuFile without nvidia-fs, which usually copies through memory of the host (its \
@@ -60,7 +74,7 @@ pub trait DeviceFile {
     /// Fills a region of the device from an offset of the file.
     ///
     /// # Errors
-    /// [`TransferError`]; a file that ends before the region is full is one of the file.
+    /// [`TransferError`].
     fn read(&mut self, to: Region, offset: u64) -> Result<(), TransferError>;
 
     /// Writes a region of the device to the file, from an offset on.
@@ -68,10 +82,4 @@ pub trait DeviceFile {
     /// # Errors
     /// [`TransferError`].
     fn write(&mut self, from: Region, offset: u64) -> Result<(), TransferError>;
-}
-
-/// The error of a file that ends too early.
-pub(crate) fn ends_early(offset: u64, missing: u64) -> TransferError {
-    let text = format!("{missing} bytes at offset {offset} are after the end of the file");
-    TransferError::File(io::Error::new(io::ErrorKind::UnexpectedEof, text))
 }

@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 use siltstone_storage::{DirectFile, Mutex, Runtime};
 
-use super::direct::ends_early;
 use super::pinned::PinnedMemory;
 use super::progress::{Clock, Progress, Use};
 use super::{
@@ -34,7 +33,8 @@ use super::{
     TransferError, check_copy,
 };
 
-/// What goes wrong, and when. Calls are counted from 1; 0 means never.
+/// What goes wrong, and when. Calls are counted from 1; 0 means never. Transfers between a file and
+/// the device are copies, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// This call fails.
@@ -45,6 +45,10 @@ pub struct Faults {
     pub flipped_copy: u64,
     /// Which bit of the copy, modulo its length.
     pub flipped_bit: u64,
+    /// This transfer between a file and the device does nothing, and says that all is well.
+    pub idle_transfer: u64,
+    /// No file can be opened for such transfers.
+    pub refuses_files: bool,
     /// From this kernel on, nothing ends any more.
     pub hanging_kernel: u64,
 }
@@ -203,6 +207,7 @@ struct State {
     calls: u64,
     copies: u64,
     kernels: u64,
+    transfers: u64,
 }
 
 /// See the module.
@@ -248,6 +253,7 @@ impl EmulatedDevice {
                 calls: 0,
                 copies: 0,
                 kernels: 0,
+                transfers: 0,
             }),
             progress: Arc::new(Progress::new(runtime)),
             memory_bytes,
@@ -431,6 +437,17 @@ impl EmulatedDevice {
             Some(found) if found.generation == event.generation && !found.is_free => Ok(found),
             _ => Err(DeviceError::misuse(what, "an event that was released")),
         }
+    }
+
+    /// Counts a transfer. Returns whether it does nothing.
+    fn is_idle(&self, state: &mut State) -> bool {
+        state.transfers += 1;
+        state.transfers == self.faults.idle_transfer
+    }
+
+    /// The number of transfers between files and the device so far.
+    pub fn transfer_count(&self) -> u64 {
+        self.state.lock().transfers
     }
 
     fn flipped(&self, state: &mut State) -> Option<u64> {
@@ -681,6 +698,9 @@ impl Device for EmulatedDevice {
         file: DirectFile<'a>,
     ) -> Result<Box<dyn DeviceFile + 'a>, DeviceError> {
         self.begin(&mut self.state.lock(), "open_file")?;
+        if self.faults.refuses_files {
+            return Err(failure("open_file", "files are refused", false));
+        }
         Ok(Box::new(EmulatedFile { device: self, file }))
     }
 }
@@ -730,13 +750,19 @@ impl DeviceFile for EmulatedFile<'_> {
         let mut state = self.device.state.lock();
         self.device.begin(&mut state, "read_file")?;
         self.device.check_region(&state, "read_file", to)?;
+        if self.device.is_idle(&mut state) {
+            return Ok(());
+        }
         let file = self.file.descriptor;
         let read = |bytes: &mut [u8], done: u64| {
             let mut filled = 0;
             while filled < bytes.len() {
                 let at = offset + done + filled as u64;
                 match rustix::io::pread(file, &mut bytes[filled..], at) {
-                    Ok(0) => return Err(ends_early(at, (bytes.len() - filled) as u64)),
+                    Ok(0) => {
+                        let detail = format!("the file ends before offset {at}");
+                        return Err(failure("read_file", detail, false).into());
+                    }
                     Ok(count) => filled += count,
                     Err(rustix::io::Errno::INTR) => {}
                     Err(error) => return Err(TransferError::File(error.into())),
@@ -758,8 +784,18 @@ impl DeviceFile for EmulatedFile<'_> {
         let mut state = self.device.state.lock();
         self.device.begin(&mut state, "write_file")?;
         self.device.check_region(&state, "write_file", from)?;
+        if self.device.is_idle(&mut state) {
+            return Ok(());
+        }
+        let flipped = self.device.flipped(&mut state);
+        let flipped = flipped.filter(|_| from.bytes > 0);
+        let flipped = flipped.map(|bit| bit % (8 * from.bytes));
         let file = self.file.descriptor;
         let write = |bytes: &mut [u8], done: u64| {
+            let bit = flipped.and_then(|bit| bit.checked_sub(8 * done));
+            if let Some(bit) = bit.filter(|bit| *bit < 8 * bytes.len() as u64) {
+                bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            }
             let mut written = 0;
             while written < bytes.len() {
                 let at = offset + done + written as u64;

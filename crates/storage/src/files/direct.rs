@@ -358,9 +358,13 @@ impl WriteFile for DirectWriter {
         let written = self
             .empty_buffer(&mut writing)
             .and_then(|()| write(file, position));
-        if let Err(e) = written {
-            writing.failed = true;
-            return Err(StorageError::from_io("append", &self.shown, &e).at(position));
+        match written {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(e) => {
+                writing.failed = true;
+                return Err(StorageError::from_io("append", &self.shown, &e).at(position));
+            }
         }
         let end = position + len;
         writing.at = end;

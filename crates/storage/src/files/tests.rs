@@ -732,9 +732,11 @@ fn direct_files_are_written_and_read_by_their_descriptors() {
             let to = offset + (done - 8192) as u64;
             done += rustix::io::pwrite(file.descriptor, &bytes[done..65536], to)?;
         }
-        Ok(())
+        Ok(true)
     };
     let len = 65536 - 8192;
+    assert!(!w.append_by_descriptor(len, &mut |_, _| Ok(false)).unwrap());
+    assert_eq!(w.position(), 8192);
     assert!(w.append_by_descriptor(len, &mut write).unwrap());
     assert_eq!(w.position(), 65536);
     w.append(&[&bytes[65536..65536 + 77]]).unwrap();

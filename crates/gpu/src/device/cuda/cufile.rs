@@ -15,9 +15,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::OnceLock;
 
-use super::super::direct::ends_early;
 use super::super::{DeviceError, DirectMode, Region, TransferError};
 
 /// The names of its file.
@@ -146,7 +144,9 @@ pub(super) struct CuFile {
 /// The open library of this process, or why there is none. A first call opens it, in the context
 /// that is current.
 pub(super) fn library() -> Result<&'static CuFile, String> {
-    static LIBRARY: OnceLock<Result<CuFile, String>> = OnceLock::new();
+    // The library is one for the process, and no simulated run has a GPU of CUDA.
+    #[allow(clippy::disallowed_types)]
+    static LIBRARY: std::sync::OnceLock<Result<CuFile, String>> = std::sync::OnceLock::new();
     LIBRARY
         .get_or_init(CuFile::open)
         .as_ref()
@@ -199,14 +199,24 @@ impl CuFile {
         let asked = unsafe { (calls.cuFileDriverGetProperties)(&mut found) };
         let driver = (found.driver_major, found.driver_minor);
         let mode = match check("cuFileDriverGetProperties", asked) {
-            Ok(()) if driver != (0, 0) => DirectMode::Dma { driver },
+            Ok(()) if driver != (0, 0) => DirectMode::Dma {
+                driver,
+                unregistered_count: 0,
+            },
             Ok(()) | Err(_) => DirectMode::Compatibility,
         };
         Ok(CuFile { calls, mode })
     }
 
-    pub(super) fn mode(&self) -> DirectMode {
-        self.mode.clone()
+    /// How transfers are made, if so many regions could not be registered.
+    pub(super) fn mode(&self, unregistered_count: usize) -> DirectMode {
+        match self.mode {
+            DirectMode::Dma { driver, .. } => DirectMode::Dma {
+                driver,
+                unregistered_count,
+            },
+            ref mode => mode.clone(),
+        }
     }
 
     /// Lets transfers reach this memory without buffers of the library. The context of the memory
@@ -296,6 +306,15 @@ impl Drop for OpenFile<'_> {
     }
 }
 
+/// The error of a transfer that ended at an offset of the file.
+fn stopped(what: &'static str, offset: u64, why: String) -> TransferError {
+    TransferError::Device(DeviceError::Call {
+        what,
+        detail: format!("at offset {offset} of a file: {why}"),
+        is_sticky: false,
+    })
+}
+
 /// Calls `transfer` with a size, an offset in the file and an offset in the allocation, until all
 /// of `part` was moved.
 fn moved(
@@ -321,14 +340,21 @@ fn moved(
             (within + done) as i64,
         );
         match u64::try_from(found) {
-            Ok(0) => return Err(ends_early(offset + done, left)),
+            Ok(0) => return Err(stopped(what, offset + done, "nothing was moved".into())),
             Ok(count) if count > left => return Err(misuse("more bytes than were asked for")),
             Ok(count) => done += count,
             Err(_) if found == -1 => {
                 let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(TransferError::File(error));
-                }
+                // What `errno` has may be of an earlier call, so other errors are the library's.
+                let is_full = [
+                    io::ErrorKind::StorageFull,
+                    io::ErrorKind::QuotaExceeded,
+                    io::ErrorKind::FileTooLarge,
+                ];
+                return Err(match is_full.contains(&error.kind()) {
+                    true => TransferError::File(error),
+                    false => stopped(what, offset + done, error.to_string()),
+                });
             }
             Err(_) => {
                 let code = c_int::try_from(-found).unwrap_or(c_int::MAX);
@@ -378,10 +404,14 @@ mod tests {
         ];
         assert_eq!(*calls.borrow(), want);
         let error = of(|_| 0).unwrap_err();
-        let TransferError::File(error) = error else {
+        let TransferError::Device(error) = error else {
             panic!("{error:?}");
         };
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(
+            error
+                .to_string()
+                .contains("offset 8192 of a file: nothing was moved")
+        );
         let error = of(|_| -5008).unwrap_err();
         let TransferError::Device(error) = error else {
             panic!("{error:?}");
