@@ -10,19 +10,23 @@
 #include "pack.h"
 #include "lz4.h"
 
-// What went wrong in a kernel: an index out of bounds, or an array at a wrong address.
+// What went wrong in a kernel: an index out of bounds, or an array at a wrong address. Also how
+// many accesses to arrays it made.
 typedef struct {
     u64 index;
     u64 count;
     const char *file;
     u32 line;
     u32 is_set;
+    u64 accesses;
 } Fault;
 
 static _Thread_local Fault *fault;
+static _Thread_local u64 accesses;
 static _Thread_local jmp_buf *out_of_kernel;
 
 u64 emulated_index(u64 index, u64 count, u64 misaligned, const char *file, int line) {
+    accesses++;
     if (__builtin_expect(index < count && misaligned == 0, 1)) {
         return index;
     }
@@ -78,6 +82,7 @@ typedef struct {
 static int run_blocks(const Launch *l) {
     jmp_buf out;
     fault = l->fault;
+    accesses = 0;
     out_of_kernel = &out;
     if (setjmp(out) != 0) {
         return 1;
@@ -93,6 +98,7 @@ static int run_blocks(const Launch *l) {
             thread = (thread + step) % l->threads;
         }
     }
+    l->fault->accesses = accesses;
     return 0;
 }
 
@@ -123,6 +129,7 @@ static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 thre
     for (u32 i = 0; i < EMULATED_THREADS; i++) {
         void *result = 0;
         pthread_join(ids[i], &result);
+        to->accesses += faults[i].accesses;
         if (result != 0 && !failed) {
             *to = faults[i];
             failed = 1;

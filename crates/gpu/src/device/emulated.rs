@@ -19,7 +19,7 @@
 //! Threading: one lock around everything; kernels run under it.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub struct Faults {
     pub hanging_kernel: u64,
 }
 
-/// What went wrong in a kernel, as `emulated.c` has it.
+/// What went wrong in a kernel, and how many accesses to arrays it made, as `emulated.c` has it.
 #[repr(C)]
 struct KernelFault {
     index: u64,
@@ -61,6 +61,7 @@ struct KernelFault {
     file: *const c_char,
     line: u32,
     is_set: u32,
+    accesses: u64,
 }
 
 unsafe extern "C" {
@@ -208,6 +209,8 @@ struct State {
     copies: u64,
     kernels: u64,
     transfers: u64,
+    /// The accesses to arrays of each kernel.
+    accesses: BTreeMap<CString, u64>,
 }
 
 /// See the module.
@@ -254,6 +257,7 @@ impl EmulatedDevice {
                 copies: 0,
                 kernels: 0,
                 transfers: 0,
+                accesses: BTreeMap::new(),
             }),
             progress: Arc::new(Progress::new(runtime)),
             memory_bytes,
@@ -265,6 +269,15 @@ impl EmulatedDevice {
     pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state.lock();
         (state.calls, state.copies, state.kernels)
+    }
+
+    /// How many accesses to arrays all launches of a kernel made so far. An access to a structure is
+    /// one.
+    pub fn accesses(&self, kernel: &str) -> u64 {
+        let state = self.state.lock();
+        let mut all = state.accesses.iter();
+        all.find(|(name, _)| name.to_bytes() == kernel.as_bytes())
+            .map_or(0, |(_, count)| *count)
     }
 
     /// The number of events that were not released.
@@ -388,6 +401,7 @@ impl EmulatedDevice {
                     file: std::ptr::null(),
                     line: 0,
                     is_set: 0,
+                    accesses: 0,
                 };
                 // SAFETY: `args` has `args_bytes` bytes, and the function compares this with what
                 // the kernel takes. Kernels reach memory through arrays only, and compare each
@@ -404,6 +418,7 @@ impl EmulatedDevice {
                         &mut fault,
                     )
                 };
+                *state.accesses.entry(kernel.clone()).or_default() += fault.accesses;
                 let name = kernel.to_string_lossy();
                 state.broken = match result {
                     0 => None,
