@@ -176,6 +176,8 @@ static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 thre
     X(walk_spans, WalkSpans)                                                                       \
     X(begin_tables, BeginTables)                                                                   \
     X(list_tables, ListTables)                                                                     \
+    X(group_survivors, GroupSurvivors)                                                             \
+    X(group_extents, GroupExtents)                                                                 \
     X(find_block_ends, BlockEnds)                                                                  \
     X(begin_jumps, BeginJumps)                                                                     \
     X(double_jumps, DoubleJumps)                                                                   \

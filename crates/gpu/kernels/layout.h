@@ -1,13 +1,14 @@
 // Layout: where tables begin (`layout.rs` of the table crate), and where blocks end
 // (`block/extent.rs`).
 //
-// Tables are a function of prefix sums: the raw bytes before each survivor, and a walk over the soft
-// cuts. Blocks are a chain, because where a block ends depends on the entry with which it begins and
-// on its offset modulo 4096. So the end of every block that could begin at a multiple of 4096 is
-// computed at once, and the chain of each table is followed from end to end.
+// Tables are a function of prefix sums: the raw bytes before each survivor, and a walk over the
+// soft cuts. Blocks are a chain, because where a block ends depends on the entry with which it
+// begins and on its offset modulo 4096. So the end of every block that could begin at a multiple of
+// 4096 is computed at once, and the chain of each table is followed from end to end. Both searches
+// skip groups of survivors, within which the block cannot end.
 #ifndef SILTSTONE_LAYOUT_H
 #define SILTSTONE_LAYOUT_H
-#include "retain.h"
+#include "extent.h"
 
 typedef struct {
     Keys keys;
@@ -157,78 +158,6 @@ KERNEL(list_tables, ListTables) {
     AT(a->starts, AT(a->numbers, ITEM)) = start;
 }
 
-// What decides how many bytes a block takes: `Extent` of the table crate.
-typedef struct {
-    u64 value_bytes;
-    u64 min_trailer;
-    u64 max_trailer;
-    u32 entries;
-    u32 key_bytes;
-    u32 prefix_len;
-    u32 longest_shared;
-    u32 shortest_key;
-    u32 longest_key;
-    u32 last_key;
-    u32 first_value;
-    u32 has_fixed_values;
-    u32 kind_bits;
-} Extent;
-
-DEVICE void first_extent(Extent *e, u32 key_len, u64 trailer, u32 value_len) {
-    e->value_bytes = value_len;
-    e->min_trailer = e->max_trailer = trailer;
-    e->entries = 1;
-    e->key_bytes = e->prefix_len = e->shortest_key = e->longest_key = e->last_key = key_len;
-    e->longest_shared = 0;
-    e->first_value = value_len;
-    e->has_fixed_values = 1;
-    e->kind_bits = 0;
-}
-
-DEVICE void add_to_extent(Extent *e, u32 key_len, u64 trailer, u32 value_len, u32 shared) {
-    u32 differs = shared < key_len || shared < e->last_key;
-    e->entries++;
-    e->key_bytes += key_len;
-    e->value_bytes += value_len;
-    e->prefix_len = min32(e->prefix_len, shared);
-    e->longest_shared = max32(e->longest_shared, differs ? shared : 0);
-    e->shortest_key = min32(e->shortest_key, key_len);
-    e->longest_key = max32(e->longest_key, key_len);
-    e->last_key = key_len;
-    e->has_fixed_values &= value_len == e->first_value;
-    e->kind_bits |= (u32)(trailer ^ e->min_trailer) & 0xff;
-    e->min_trailer = min64(e->min_trailer, trailer);
-    e->max_trailer = max64(e->max_trailer, trailer);
-}
-
-DEVICE u32 head_width(const Extent *e) { return e->longest_shared < e->prefix_len + 4 ? 4 : 8; }
-
-DEVICE u32 has_fixed_keys(const Extent *e) { return e->shortest_key == e->longest_key; }
-
-DEVICE u32 has_pads(const Extent *e) {
-    return !has_fixed_keys(e) && e->shortest_key < e->prefix_len + head_width(e);
-}
-
-DEVICE u32 seq_width(const Extent *e) {
-    u64 range = (e->max_trailer >> 8) - (e->min_trailer >> 8);
-    return (64 - leading_zeros64(range) + 7) / 8;
-}
-
-DEVICE u32 value_width(const Extent *e) {
-    return e->has_fixed_values ? 0 : e->value_bytes <= 65535 ? 2 : 4;
-}
-
-// `Extent::stored_bytes`.
-DEVICE u64 stored_bytes(const Extent *e) {
-    u64 n = e->entries;
-    u32 filled = e->prefix_len + head_width(e);
-    u64 pad = filled > e->shortest_key ? filled - e->shortest_key : 0;
-    u64 keys = e->key_bytes - n * e->prefix_len + n * pad;
-    u32 tail_end = has_fixed_keys(e) ? 0 : e->key_bytes <= 65535 ? 2 : 4;
-    u64 each = tail_end + has_pads(e) + seq_width(e) + (e->kind_bits != 0) + value_width(e);
-    return e->value_bytes + HEADER_BYTES + keys + n * each + e->prefix_len + CHECKSUM_BYTES;
-}
-
 #define PAGE_BYTES 4096ull
 #define KEY_LIMIT_BYTES (32u << 10)
 
@@ -259,80 +188,159 @@ DEVICE u32 block_ends(const Rule *rule, u64 start, const Extent *now, const Exte
     }
     u32 is_full = (may_be_full && without >= rule->block_bytes) ||
                   then->entries > MAX_BLOCK_ENTRIES ||
-                  then->key_bytes - then->last_key >= KEY_LIMIT_BYTES;
+                  now->key_bytes >= KEY_LIMIT_BYTES;
     return is_full ? ENDS_BY_SIZE : NOT_YET;
 }
 
-// `Extent::most_bytes`: no less than the bytes of the block, however many of its entries it has.
-DEVICE u64 most_bytes(const Extent *e) {
-    return e->value_bytes + HEADER_BYTES + e->key_bytes + (u64)e->entries * 26 + CHECKSUM_BYTES;
+// The survivors are divided into groups: those of the first level have 2^GROUP_BITS survivors, and
+// those of each later level have 2^GROUP_BITS groups of the level before. `layout.rs` has the same
+// numbers. What is left over at the end is in no group.
+#define GROUP_BITS 2
+#define GROUP_LEVELS 4
+
+typedef struct {
+    Survivors survivors;
+    Extents groups; // all of the first level, then all of the second one, and so on
+    u64 count;
+} GroupSurvivors;
+
+// The number of survivors in a group.
+DEVICE u64 group_len(u32 level) { return 1ull << GROUP_BITS * level; }
+
+// The index of a level's first group.
+DEVICE u64 first_group(u64 survivors, u32 level) {
+    u64 index = 0;
+    for (u32 i = 1; i < level; i++) {
+        index += survivors / group_len(i);
+    }
+    return index;
+}
+
+// A thread for each group of the first level.
+KERNEL(group_survivors, GroupSurvivors) {
+    if (ITEM >= a->count / group_len(1)) {
+        return;
+    }
+    u64 first = ITEM * group_len(1);
+    Extent e = extent_of(&a->survivors, first);
+    for (u64 i = 1; i < group_len(1); i++) {
+        join(&e, extent_of(&a->survivors, first + i));
+    }
+    AT(a->groups, ITEM) = e;
+}
+
+typedef struct {
+    Extents groups;
+    u64 count;
+    u32 level;
+    u32 unused;
+} GroupExtents;
+
+// A thread for each group of a level, when the groups of the level before are there.
+KERNEL(group_extents, GroupExtents) {
+    if (ITEM >= a->count / group_len(a->level)) {
+        return;
+    }
+    u64 first = first_group(a->count, a->level - 1) + ITEM * group_len(1);
+    Extent e = AT(a->groups, first);
+    for (u64 i = 1; i < group_len(1); i++) {
+        join(&e, AT(a->groups, first + i));
+    }
+    AT(a->groups, first_group(a->count, a->level) + ITEM) = e;
 }
 
 typedef struct {
     Survivors survivors;
+    Extents groups;
     u32s tables; // prefix sums: the number of tables that begin before each survivor
     Rule rule;
     u64 count;
 } Chain;
 
-// The bytes of all tails of the block of survivors `first..next`. Keys that end within their head
-// have none.
-DEVICE u32 tail_bytes_of(const Survivors *s, const Extent *e, u64 first, u64 next) {
-    u32 skip = e->prefix_len + head_width(e);
-    if (skip <= e->shortest_key) {
-        return e->key_bytes - e->entries * skip;
-    }
-    u32 sum = 0;
-    for (u64 i = first; i < next; i++) {
-        u32 len = AT(s->keys.lens, i);
-        sum += len > skip ? len - skip : 0;
-    }
-    return sum;
+// Whether the block cannot end before any of the entries with which it becomes `then`. Neither
+// `then` nor a block on the way to it takes more than `bytes`.
+//
+// `room` is what is left up to the end of the block's page, or, without pages, one byte less than
+// the block size. Let the block fit into the room with each of these entries. Then none of the
+// rule's conditions holds before any of them: a block ends with its page before an entry with which
+// it does not fit; with pages, it ends by its size only if it does not fit itself; and without
+// pages, it is below the block size. Entries and bytes of keys only grow, so it is enough that
+// `then` keeps their limits.
+DEVICE u32 has_room(const Extent *then, u64 bytes, u64 room) {
+    return bytes <= room && then->entries <= MAX_BLOCK_ENTRIES &&
+           then->key_bytes < KEY_LIMIT_BYTES;
 }
 
-// The bytes that a block takes uncompressed: values, header, columns and checksum.
-DEVICE u64 exact_bytes(const Extent *e, u32 tail_bytes) {
-    u32 tail_end = has_fixed_keys(e) ? 0 : tail_bytes <= 65535 ? 2 : 4;
-    u64 each = head_width(e) + tail_end + has_pads(e) + seq_width(e) + (e->kind_bits != 0) +
-               value_width(e);
-    return e->value_bytes + HEADER_BYTES + e->entries * each + tail_bytes + e->prefix_len +
-           CHECKSUM_BYTES;
+// Adds the group that begins with survivor `next` to the block `e`, if the group is of the same
+// table and the block cannot end before any entry of it. Returns whether it was added.
+DEVICE u32 add_group(const Chain *c, u32 level, u64 next, u32 table, u64 room, Extent *e) {
+    u64 after = next + group_len(level);
+    // A table that began within the group would count.
+    if (after > c->count || AT(c->tables, after) != table) {
+        return 0;
+    }
+    Extent then = *e;
+    join(&then, AT(c->groups, first_group(c->count, level) + next / group_len(level)));
+    if (!has_room(&then, most_stored_bytes(&then, e->prefix_len), room)) {
+        return 0;
+    }
+    *e = then;
+    return 1;
+}
+
+// Adds groups to the block `e` from survivor `next` on, the largest ones that can be added. Returns
+// the survivor after them.
+DEVICE u64 add_groups(const Chain *c, u64 next, u32 table, u64 room, Extent *e) {
+    u32 level = GROUP_LEVELS;
+    while (level > 0) {
+        if (next % group_len(level) == 0 && add_group(c, level, next, table, room, e)) {
+            next += group_len(level);
+            level = GROUP_LEVELS;
+        } else {
+            level--;
+        }
+    }
+    return next;
 }
 
 // The end of the block that begins with survivor `first` at offset `start`: the next block's first
-// survivor. Also the extent, the bytes of the tails, and the padding.
-DEVICE u64 scan_block(const Chain *c, u64 first, u64 start, Extent *e, u32 *tail_bytes,
-                      u32 *padding) {
+// survivor. Also the bytes that the block takes, with padding.
+DEVICE u64 scan_block(const Chain *c, u64 first, u64 start, u32 *bytes) {
     const Survivors *s = &c->survivors;
-    first_extent(e, AT(s->keys.lens, first), AT(s->trailers, first), AT(s->value_lens, first));
-    u32 table = AT(c->tables, first + 1), end = NOT_YET;
+    Extent e = block_of(s, first);
+    u32 table = AT(c->tables, first + 1), end = NOT_YET, is_done = 0;
     u64 next = first + 1, page = 0;
     u64 room = c->rule.block_bytes - 1;
     if (c->rule.is_paged) {
         room = (start + c->rule.block_bytes + PAGE_BYTES / 2) / PAGE_BYTES * PAGE_BYTES - start;
     }
-    while (next < c->count && AT(c->tables, next + 1) == table) {
-        Extent then = *e;
-        add_to_extent(&then, AT(s->keys.lens, next), AT(s->trailers, next),
-                      AT(s->value_lens, next), AT(s->shared, next));
-        if (most_bytes(&then) > room || then.entries > MAX_BLOCK_ENTRIES ||
-            then.key_bytes >= KEY_LIMIT_BYTES) {
-            end = block_ends(&c->rule, start, e, &then, &page);
-            if (end != NOT_YET) {
+    while (!is_done) {
+        next = add_groups(c, next, table, room, &e);
+        // One by one up to where the next group begins.
+        do {
+            if (next == c->count || AT(c->tables, next + 1) != table) {
+                is_done = 1;
                 break;
             }
-        }
-        *e = then;
-        next++;
+            Extent then = e;
+            join(&then, extent_of(s, next));
+            if (!has_room(&then, most_bytes(&then), room)) {
+                end = block_ends(&c->rule, start, &e, &then, &page);
+                if (end != NOT_YET) {
+                    is_done = 1;
+                    break;
+                }
+            }
+            e = then;
+            next++;
+        } while (next % group_len(1) != 0);
     }
-    *tail_bytes = tail_bytes_of(s, e, first, next);
-    *padding = 0;
-    if (end == ENDS_WITH_PAGE) {
-        u64 bytes = start + exact_bytes(e, *tail_bytes);
-        if (bytes <= page && page - bytes <= MAX_PADDING_BYTES) {
-            *padding = (u32)(page - bytes);
-        }
+    u64 exact = exact_bytes(&e), padding = 0;
+    if (end == ENDS_WITH_PAGE && start + exact <= page &&
+        page - (start + exact) <= MAX_PADDING_BYTES) {
+        padding = page - (start + exact);
     }
+    *bytes = (u32)(exact + padding);
     return next;
 }
 
@@ -347,10 +355,9 @@ KERNEL(find_block_ends, BlockEnds) {
     if (ITEM >= a->chain.count) {
         return;
     }
-    Extent e;
-    u32 tail_bytes = 0, padding = 0;
-    AT(a->nexts, ITEM) = (u32)scan_block(&a->chain, ITEM, 0, &e, &tail_bytes, &padding);
-    AT(a->bytes, ITEM) = (u32)(exact_bytes(&e, tail_bytes) + padding);
+    u32 bytes = 0;
+    AT(a->nexts, ITEM) = (u32)scan_block(&a->chain, ITEM, 0, &bytes);
+    AT(a->bytes, ITEM) = bytes;
 }
 
 // No step: the chain is followed block by block from here.
@@ -418,10 +425,9 @@ KERNEL(follow_chain, FollowChain) {
                 continue;
             }
         } else {
-            Extent e;
-            u32 tail_bytes = 0, padding = 0;
-            AT(a->nexts, at) = (u32)scan_block(&a->chain, at, offset, &e, &tail_bytes, &padding);
-            AT(a->bytes, at) = (u32)(exact_bytes(&e, tail_bytes) + padding);
+            u32 bytes = 0;
+            AT(a->nexts, at) = (u32)scan_block(&a->chain, at, offset, &bytes);
+            AT(a->bytes, at) = bytes;
         }
         offset = (offset + AT(a->bytes, at)) % PAGE_BYTES;
         at = AT(a->nexts, at);

@@ -72,20 +72,18 @@ KERNEL(plan_blocks, PlanBlocks) {
     }
     const Survivors *s = &a->survivors;
     u64 first = AT(a->firsts, ITEM), next = AT(a->firsts, ITEM + 1);
-    Extent e;
-    first_extent(&e, AT(s->keys.lens, first), AT(s->trailers, first), AT(s->value_lens, first));
+    Extent e = block_of(s, first);
     for (u64 i = first + 1; i < next; i++) {
-        add_to_extent(&e, AT(s->keys.lens, i), AT(s->trailers, i), AT(s->value_lens, i),
-                      AT(s->shared, i));
+        join(&e, extent_of(s, i));
     }
     OutBlock b;
     b.at = AT(a->places, ITEM);
     b.first = (u32)first;
     b.n = (u32)(next - first);
     b.value_bytes = (u32)e.value_bytes;
-    b.tail_bytes = tail_bytes_of(s, &e, first, next);
+    b.tail_bytes = tail_bytes_of(&e);
     b.bytes = AT(a->block_bytes, ITEM);
-    b.padding = b.bytes - (u32)exact_bytes(&e, b.tail_bytes);
+    b.padding = b.bytes - (u32)exact_bytes(&e);
     b.table = AT(a->tables, first + 1) - 1;
     b.fixed_value = e.has_fixed_values ? e.first_value : 0;
     b.prefix_len = (u16)e.prefix_len;
@@ -94,9 +92,9 @@ KERNEL(plan_blocks, PlanBlocks) {
     b.seq_width = (u8)seq_width(&e);
     b.value_width = (u8)value_width(&e);
     b.tail_end_width = has_fixed_keys(&e) ? 0 : b.tail_bytes <= 65535 ? 2 : 4;
-    b.flags = (u8)((has_pads(&e) ? FLAG_PADS : 0) | (e.kind_bits != 0 ? FLAG_KINDS : 0) |
+    b.flags = (u8)((has_pads(&e) ? FLAG_PADS : 0) | (e.has_kinds ? FLAG_KINDS : 0) |
                    (has_fixed_keys(&e) ? FLAG_FIXED_KEYS : 0));
-    b.base = e.min_trailer >> 8 << 8 | (e.kind_bits != 0 ? 0 : e.min_trailer & 0xff);
+    b.base = e.min_trailer >> 8 << 8 | (e.has_kinds ? 0 : e.min_trailer & 0xff);
     for (u32 i = 0; i < 7; i++) {
         b.unused[i] = 0;
     }

@@ -179,6 +179,8 @@ macro_rules! structures {
 pub type Block = [u8; 88];
 /// A block of an output table. Only the kernels look into it.
 pub type OutBlock = [u8; 64];
+/// What decides how many bytes some survivors take. Only the kernels look into it.
+pub type Extent = [u8; 64];
 
 structures! {
     /// Where a block is among the stored bytes, and which input it is of.
@@ -203,7 +205,9 @@ structures! {
     /// Where blocks end.
     Rule { block_bytes: u64, is_paged: u32, unused: u32, }
     /// What the chain of blocks is computed from.
-    Chain { survivors: Survivors, tables: Array<u32>, rule: Rule, count: u64, }
+    Chain {
+        survivors: Survivors, groups: Array<Extent>, tables: Array<u32>, rule: Rule, count: u64,
+    }
     /// A part of a block that is decoded or encoded.
     Lz4Part { from: u64, to: u64, from_bytes: u64, to_bytes: u32, is_used: u32, }
     /// What the index needs of a block.
@@ -325,6 +329,8 @@ arguments! {
         numbers: Array<u32>, raw: Array<u64>, firsts: Array<u32>, earlier: Array<u64>,
         starts: Array<TableStart>, cuts: u64, survivors: u64, span_bytes: u64,
     }
+    GroupSurvivors { survivors: Survivors, groups: Array<Extent>, count: u64, }
+    GroupExtents { groups: Array<Extent>, count: u64, level: u32, unused: u32, }
     BlockEnds { chain: Chain, nexts: Array<u32>, bytes: Array<u32>, }
     BeginJumps { chain: Chain, nexts: Array<u32>, bytes: Array<u32>, jumps: Array<u32>, }
     DoubleJumps { from: Array<u32>, to: Array<u32>, count: u64, }

@@ -6,8 +6,9 @@ use siltstone_table::layout::{LayoutLimits, LayoutState};
 
 use crate::error::Result;
 use crate::kernels::{
-    Array, BeginJumps, BeginTables, BlockEnds, Chain, DoubleJumps, ExpandJumps, FindCuts,
-    FollowChain, ListBlocks, ListTables, OutBlock, PlanBlocks, Rule, TableStart, WalkSpans,
+    Array, BeginJumps, BeginTables, BlockEnds, Chain, DoubleJumps, ExpandJumps, Extent, FindCuts,
+    FollowChain, GroupExtents, GroupSurvivors, ListBlocks, ListTables, OutBlock, PlanBlocks, Rule,
+    Survivors, TableStart, WalkSpans,
 };
 use crate::lane::{Batch, Work};
 use crate::retain::Kept;
@@ -113,7 +114,8 @@ const DOUBLINGS: u32 = 4;
 
 /// Marks the survivors that begin a block in the last array. The first two have, for each survivor,
 /// the end and the bytes of the block that would begin with it. The chain of a table is followed by
-/// one thread, which jumps over sixteen blocks where all of them begin at multiples of 4096.
+/// one thread, which jumps over sixteen blocks where all of them begin at multiples of 4096. The
+/// caller gives back what is taken here.
 fn follow(
     work: &mut Work,
     chain: Chain,
@@ -122,7 +124,6 @@ fn follow(
     table_count: u64,
 ) -> Result<()> {
     let count = chain.count;
-    let mark = work.mark();
     let mut jumps = work.take(count)?;
     let mut other = work.take(count)?;
     let args = BeginJumps {
@@ -160,9 +161,35 @@ fn follow(
         count,
         blocks: 1 << DOUBLINGS,
     };
-    work.launch("expand_jumps", count, &args)?;
-    work.release(mark);
-    Ok(())
+    work.launch("expand_jumps", count, &args)
+}
+
+/// The groups of survivors are those of `layout.h`, which has the same numbers: the groups of the
+/// first level have 2^`GROUP_BITS` survivors, and those of each later level have 2^`GROUP_BITS`
+/// groups of the level before.
+const GROUP_BITS: u32 = 2;
+const GROUP_LEVELS: u32 = 4;
+
+/// Computes the extents of all groups.
+fn groups(work: &mut Work, survivors: Survivors, count: u64) -> Result<Array<Extent>> {
+    let count_of = |level: u32| count >> (GROUP_BITS * level);
+    let groups = work.take((1..=GROUP_LEVELS).map(count_of).sum())?;
+    let args = GroupSurvivors {
+        survivors,
+        groups,
+        count,
+    };
+    work.launch("group_survivors", count_of(1), &args)?;
+    for level in 2..=GROUP_LEVELS {
+        let args = GroupExtents {
+            groups,
+            count,
+            level,
+            unused: 0,
+        };
+        work.launch("group_extents", count_of(level), &args)?;
+    }
+    Ok(groups)
 }
 
 /// Finds the blocks of the first `survivors` survivors, which are those of the first `tables`
@@ -174,22 +201,25 @@ pub(crate) fn blocks(
     (table_count, survivors): (u64, u64),
     rule: Rule,
 ) -> Result<OutBlocks> {
+    let nexts = work.take(survivors)?;
+    let bytes = work.take(survivors)?;
+    let numbers = work.take_zeros(survivors + 1)?;
+    let mark = work.mark();
     let chain = Chain {
         survivors: kept.survivors,
+        groups: groups(work, kept.survivors, survivors)?,
         tables: tables.numbers,
         rule,
         count: survivors,
     };
-    let nexts = work.take(survivors)?;
-    let bytes = work.take(survivors)?;
     let args = BlockEnds {
         chain,
         nexts,
         bytes,
     };
     work.launch("find_block_ends", survivors, &args)?;
-    let numbers = work.take_zeros(survivors + 1)?;
     follow(work, chain, tables, (nexts, bytes, numbers), table_count)?;
+    work.release(mark);
     work.scan32(numbers, survivors)?;
     let count = u64::from(work.read(numbers.part(survivors, 1))?[0]);
     let firsts = work.take(count + 1)?;
