@@ -20,8 +20,8 @@ fn emulate() {
     if let Ok(checks) = std::env::var("SILT_GPU_SANITIZE") {
         let checks = match checks.as_str() {
             "thread" => {
-                // The blocks of a kernel run on several threads of the system.
-                build.define("EMULATED_THREADS", "4");
+                // The threads of a kernel run on several threads of the system.
+                build.define("EMULATED_WORKERS", "4");
                 "thread"
             }
             _ => "address,undefined",

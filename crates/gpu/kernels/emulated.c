@@ -1,4 +1,5 @@
-// The kernels, for the host. Their threads run one after the other, in an order that a seed decides.
+// The kernels, for the host. Their threads run one after the other, in an order that a seed
+// decides, or, for checks of threads, on several threads of the system at once.
 #include <setjmp.h>
 #include <string.h>
 
@@ -71,17 +72,16 @@ typedef struct {
     u32 blocks;
     u32 threads;
     u64 seed;
-    Fault *fault;
-    // Which of the blocks this thread of the system runs: every `step`-th one from `first` on.
-    u32 first;
-    u32 step;
 } Launch;
 
-// Runs some blocks of a kernel. With seed 0 the threads run in the order of their numbers. Returns 0,
-// or 1 after a fault.
-static int run_blocks(const Launch *l) {
+// Runs the threads of a kernel, or with several workers, every `workers`-th one, from a different
+// one on in each block. So two threads of a block mostly have different workers, and so do the
+// threads with one number in two blocks. With seed 0 the threads run in the order of their numbers.
+// Returns 0, or 1 after a fault, which is written to `to`.
+static int run_threads(const Launch *l, u32 worker, u32 workers, Fault *to) {
     jmp_buf out;
-    fault = l->fault;
+    memset(to, 0, sizeof *to);
+    fault = to;
     accesses = 0;
     out_of_kernel = &out;
     if (setjmp(out) != 0) {
@@ -89,62 +89,111 @@ static int run_blocks(const Launch *l) {
     }
     u32 block_step = l->seed == 0 ? 1 : step_of(mix(l->seed), l->blocks);
     u64 start = l->seed == 0 ? 0 : mix(l->seed + 1) % (l->blocks == 0 ? 1 : l->blocks);
-    for (u32 i = l->first; i < l->blocks; i += l->step) {
+    for (u32 i = 0; i < l->blocks; i++) {
         u64 block = (start + (u64)i * block_step) % l->blocks;
-        u32 step = l->seed == 0 ? 1 : step_of(mix(l->seed + 2 + i), l->threads);
-        u64 thread = l->seed == 0 ? 0 : mix(l->seed + 3 + i) % l->threads;
-        for (u32 j = 0; j < l->threads; j++) {
+        u64 step = l->seed == 0 ? 1 : step_of(mix(l->seed + 2 + i), l->threads);
+        u64 first = l->seed == 0 ? 0 : mix(l->seed + 3 + i) % l->threads;
+        for (u64 j = (worker + i) % workers; j < l->threads; j += workers) {
+            u64 thread = (first + j * step) % l->threads;
             l->thread_of(l->args, (u32)block, (u32)thread, l->threads);
-            thread = (thread + step) % l->threads;
         }
     }
-    l->fault->accesses = accesses;
+    to->accesses = accesses;
     return 0;
 }
 
-#ifdef EMULATED_THREADS
+#ifdef EMULATED_WORKERS
 #include <pthread.h>
 
-static void *run_on_thread(void *launch) {
-    return run_blocks(launch) == 0 ? 0 : launch;
+// Threads of the system that run a kernel at once, so that a compiler's checks find threads of the
+// kernel that use one place. They are started with the first kernel and never end, because starting
+// them takes longer than most kernels do. They run one kernel at a time.
+static struct {
+    pthread_mutex_t launching; // held during a launch
+    pthread_mutex_t lock;      // of what follows
+    pthread_cond_t has_begun;
+    pthread_cond_t has_ended;
+    Launch launch;
+    u64 launches; // the number of launches that have begun
+    u32 started;  // workers, without the thread that launches
+    u32 running;
+    int results[EMULATED_WORKERS];
+    Fault faults[EMULATED_WORKERS];
+} pool = {.launching = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .has_begun = PTHREAD_COND_INITIALIZER,
+          .has_ended = PTHREAD_COND_INITIALIZER};
+
+static void *work(void *of) {
+    u32 worker = (u32)(uintptr_t)of;
+    u64 done = 0;
+    for (;;) {
+        pthread_mutex_lock(&pool.lock);
+        while (pool.launches == done) {
+            pthread_cond_wait(&pool.has_begun, &pool.lock);
+        }
+        done = pool.launches;
+        Launch launch = pool.launch;
+        pthread_mutex_unlock(&pool.lock);
+        pool.results[worker] =
+            run_threads(&launch, worker, EMULATED_WORKERS, &pool.faults[worker]);
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.running == 0) {
+            pthread_cond_signal(&pool.has_ended);
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    return 0;
 }
 
-// Runs a kernel on several threads of the system at once, so that a compiler's checks find threads of
-// the kernel that use one place. Returns 0, or 1 after a fault, which is written to `to`.
-static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
-               Fault *to) {
-    memset(to, 0, sizeof *to);
-    Launch launches[EMULATED_THREADS];
-    Fault faults[EMULATED_THREADS];
-    pthread_t ids[EMULATED_THREADS];
-    int failed = 0;
-    for (u32 i = 0; i < EMULATED_THREADS; i++) {
-        memset(&faults[i], 0, sizeof faults[i]);
-        launches[i] = (Launch){thread_of, args, blocks, threads, seed, &faults[i], i,
-                               EMULATED_THREADS};
-        if (pthread_create(&ids[i], 0, run_on_thread, &launches[i]) != 0) {
+// Starts the workers that are not there. A worker takes part in each launch from the first one on,
+// so nothing is launched before all of them are there.
+static int start_workers(void) {
+    while (pool.started + 1 < EMULATED_WORKERS) {
+        pthread_t id;
+        if (pthread_create(&id, 0, work, (void *)(uintptr_t)(pool.started + 1)) != 0 ||
+            pthread_detach(id) != 0) {
             return 1;
         }
+        pool.started++;
     }
-    for (u32 i = 0; i < EMULATED_THREADS; i++) {
-        void *result = 0;
-        pthread_join(ids[i], &result);
-        to->accesses += faults[i].accesses;
-        if (result != 0 && !failed) {
-            *to = faults[i];
-            failed = 1;
+    return 0;
+}
+
+// Runs a kernel. Returns 0, or 1 after a fault, which is written to `to`.
+static int run(const Launch *launch, Fault *to) {
+    pthread_mutex_lock(&pool.launching);
+    *to = (Fault){.file = __FILE__, .line = __LINE__};
+    int failed = start_workers();
+    if (!failed) {
+        pthread_mutex_lock(&pool.lock);
+        pool.launch = *launch;
+        pool.running = pool.started;
+        pool.launches++;
+        pthread_cond_broadcast(&pool.has_begun);
+        pthread_mutex_unlock(&pool.lock);
+        pool.results[0] = run_threads(launch, 0, EMULATED_WORKERS, &pool.faults[0]);
+        pthread_mutex_lock(&pool.lock);
+        while (pool.running != 0) {
+            pthread_cond_wait(&pool.has_ended, &pool.lock);
         }
+        pthread_mutex_unlock(&pool.lock);
+        u64 all_accesses = 0;
+        for (u32 i = 0; i < EMULATED_WORKERS; i++) {
+            all_accesses += pool.faults[i].accesses;
+            if (pool.results[i] != 0 && !failed) {
+                *to = pool.faults[i];
+                failed = 1;
+            }
+        }
+        to->accesses = all_accesses;
     }
+    pthread_mutex_unlock(&pool.launching);
     return failed;
 }
 #else
 // Runs a kernel. Returns 0, or 1 after a fault, which is written to `to`.
-static int run(emulated_thread thread_of, const void *args, u32 blocks, u32 threads, u64 seed,
-               Fault *to) {
-    memset(to, 0, sizeof *to);
-    Launch launch = {thread_of, args, blocks, threads, seed, to, 0, 1};
-    return run_blocks(&launch);
-}
+static int run(const Launch *launch, Fault *to) { return run_threads(launch, 0, 1, to); }
 #endif
 
 #define ALL_KERNELS(X)                                                                             \
@@ -227,7 +276,8 @@ int siltstone_emulated_launch(const char *name, const void *args, u64 args_bytes
             if (kernels[i].args_bytes != args_bytes) {
                 return 3;
             }
-            return run(kernels[i].thread_of, args, blocks, threads, seed, to);
+            Launch launch = {kernels[i].thread_of, args, blocks, threads, seed};
+            return run(&launch, to);
         }
     }
     return 2;
