@@ -454,7 +454,10 @@ impl Executor for GpuExecutor {
         };
         let load =
             |(name, count): &(&str, &AtomicU64)| (name.to_string(), count.load(Ordering::Relaxed));
-        counts.iter().chain(shown).map(load).collect()
+        let mut all: Vec<_> = counts.iter().chain(shown).map(load).collect();
+        let busy = self.profile.as_ref().map(|profile| profile.busy_us());
+        all.extend(busy.map(|busy_us| ("gpu_busy_us".to_string(), busy_us)));
+        all
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {
