@@ -27,7 +27,7 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::engine::Driver;
+use crate::engine::{Driver, Gpus};
 use crate::run::RunError;
 use crate::settings::{EngineSettings, Refusal, Setting, nearest};
 
@@ -46,6 +46,8 @@ pub struct Program<'a> {
     /// The file of the program, which is started again for runs whose host and device are processes
     /// of their own. Without it, such runs are refused.
     pub file: Option<PathBuf>,
+    /// What opens the GPU of a run that should use one.
+    pub gpus: &'a dyn Gpus,
     /// Whether a signal has asked the program to end. It is asked ten times a second.
     pub stopped: &'a (dyn Fn() -> bool + Sync),
 }

@@ -9,12 +9,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use siltstone_table::exec::ExecutorState;
+
 use super::list::{Begin, List, Step, quoted};
 use super::output::Output;
 use super::place::{Place, size_of};
 use super::progress::Shown;
 use super::{CommandError, Program, Result, RunArgs};
-use crate::engine::{Driver, NullDriver, SiltstoneDriver};
+use crate::engine::{Driver, NullDriver, SiltstoneDriver, SiltstoneWith, gpu};
 use crate::record::{Context, Record, number};
 use crate::run::store::{Fixture, known};
 use crate::run::{Control, RunError, run};
@@ -42,10 +44,51 @@ impl Runner<'_> {
         if (self.program.stopped)() {
             return Err(RunError::Interrupted);
         }
+        if settings.gpu.is_used() {
+            return self.run_with_gpu(folder, settings, label);
+        }
         match settings.topology.is_plain() {
             true => self.run_here(folder, settings, label),
             false => self.run_apart(folder, settings, label),
         }
+    }
+
+    /// Carries out one run in this process, with a GPU that is opened for it and closed after it.
+    fn run_with_gpu(
+        &self,
+        folder: &Path,
+        settings: &Settings,
+        label: &str,
+    ) -> std::result::Result<Record, RunError> {
+        if self.driver.name() != SiltstoneDriver.name() {
+            let engine = self.driver.name();
+            let why = format!("{engine} has no compaction on a GPU");
+            return Err(RunError::NotRun(why));
+        }
+        let program = self.program;
+        let executor = gpu::opened(program.gpus, &settings.gpu, program.stopped)?;
+        let words = gpu::words(&*executor, &settings.gpu);
+        let driver = SiltstoneWith::new(vec![executor.clone()], words);
+        let mut record = self.run_on(&driver, folder, settings, label)?;
+        record.stand_ins.extend(program.gpus.stand_in());
+        let count = |side: &str| {
+            let counter = record
+                .engine_counters
+                .get(&format!("{side}_compaction_count"));
+            counter.copied().unwrap_or(0)
+        };
+        let (on_gpu, on_host) = (count("gpu"), count("host"));
+        if on_gpu == 0 && on_host > 0 {
+            record.warnings.push(format!(
+                "The GPU ran none of the {on_host} compactions, so the figures are those of the \
+                 host."
+            ));
+        }
+        if let ExecutorState::Down(why) = executor.state() {
+            let text = format!("The GPU was lost during the run: {why}.");
+            record.warnings.push(text);
+        }
+        Ok(record)
     }
 
     /// Carries out one run in a process of its own, beside its device.
@@ -97,6 +140,17 @@ impl Runner<'_> {
         settings: &Settings,
         label: &str,
     ) -> std::result::Result<Record, RunError> {
+        self.run_on(self.driver, folder, settings, label)
+    }
+
+    /// Carries out one run in this process on this engine.
+    fn run_on(
+        &self,
+        driver: &dyn Driver,
+        folder: &Path,
+        settings: &Settings,
+        label: &str,
+    ) -> std::result::Result<Record, RunError> {
         let control = Control::default();
         let shown = Shown::new(label);
         let found = std::thread::scope(|scope| {
@@ -104,9 +158,9 @@ impl Runner<'_> {
             let (_running, end) = mpsc::channel();
             scope.spawn(|| self.watch(&control, end));
             let show = |progress| shown.show(progress);
-            run(self.driver, folder, settings, &control, &show)
+            run(driver, folder, settings, &control, &show)
         })?;
-        Ok(Record::of(self.driver, settings, &found, &self.context))
+        Ok(Record::of(driver, settings, &found, &self.context))
     }
 
     /// Stops the run when a signal came. Returns when the sender of `end` is dropped.

@@ -57,11 +57,12 @@ impl SettingsArgs {
     }
 }
 
-/// The settings that have an option. A workload is an argument without a name.
+/// The settings that have an option. A workload is an argument without a name, and what a GPU does
+/// is said with the program's own options.
 fn settings() -> impl Iterator<Item = &'static Setting> {
     all_settings()
         .iter()
-        .filter(|setting| setting.name != "workload")
+        .filter(|setting| setting.name != "workload" && !setting.name.starts_with("gpu."))
 }
 
 /// The names of the options without `--`. Clap keeps names as `&'static str`, so they are made once

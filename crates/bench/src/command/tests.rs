@@ -1,6 +1,8 @@
 //! The options, and what a call refuses before it makes a store.
 
 mod defaults;
+#[cfg(feature = "emulate")]
+mod gpu;
 mod signals;
 
 use std::path::Path;
@@ -9,7 +11,7 @@ use clap::Parser;
 
 use super::list::{Begin, List, quoted};
 use super::*;
-use crate::engine::{NullDriver, SiltstoneDriver};
+use crate::engine::{FirstGpu, NullDriver, SiltstoneDriver};
 use crate::record::Record;
 use crate::settings::{Amount, Distribution, all_settings};
 
@@ -45,6 +47,7 @@ fn with_program<T>(act: impl FnOnce(&Program<'_>) -> T) -> T {
         command: "silt bench",
         drivers: &drivers(),
         file: None,
+        gpus: &FirstGpu,
         stopped: &|| false,
     })
 }
@@ -79,7 +82,7 @@ fn every_setting_but_the_workload_has_an_option() {
     let command = Runs::command();
     for setting in all_settings() {
         let option = command.get_arguments().find(|a| a.get_id() == setting.name);
-        if setting.name == "workload" {
+        if setting.name == "workload" || setting.name.starts_with("gpu.") {
             assert!(option.is_none());
             continue;
         }
@@ -304,6 +307,7 @@ fn a_call_that_is_stopped_has_no_record() {
         command: "silt bench",
         drivers: &drivers(),
         file: None,
+        gpus: &FirstGpu,
         stopped: &|| true,
     };
     let result = bench(&program, &runs("fillseq --engine null --json"), &mut out);
@@ -579,8 +583,8 @@ fn experiments_are_listed_with_their_titles() {
     assert!(out.contains(line), "{out}");
     assert!(
         out.contains(
-            "\nprockstore-fig14        YCSB on 10 GB: the runs of prockstore-fig12, with only the \
-             ratios of Fig. 14\n"
+            "\nprockstore-fig14        the runs of prockstore-fig12, with only the ratios of Fig. \
+             14\n"
         ),
         "{out}"
     );
@@ -590,6 +594,7 @@ fn experiments_are_listed_with_their_titles() {
         json.lines().count(),
         crate::experiment::embedded_names().count()
     );
+    assert!(out.contains("gpu-compaction-fig10    "), "{out}");
 }
 
 #[test]

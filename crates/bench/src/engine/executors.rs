@@ -6,12 +6,33 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use siltstone::{Components, Store};
+use siltstone::{Components, Stats, Store};
 use siltstone_table::exec::Executor;
 
-use super::siltstone::{Opened, Siltstone, failed, options_of};
+use super::siltstone::{Beside, Opened, Siltstone, failed, options_of};
 use super::{Abilities, Driver, Engine, Result, SETTINGS_ERROR, SiltstoneDriver, ThreadClass};
 use crate::settings::EngineSettings;
+
+/// Counts the compactions of each kind of side: `host`, `gpu` or `device`. Of several executors of
+/// a kind, the sums are taken.
+pub(super) struct BySide;
+
+impl Beside for BySide {
+    fn counters(&self, _store: &Opened, stats: &Stats) -> Vec<(String, u64)> {
+        let mut all: BTreeMap<String, u64> = BTreeMap::new();
+        for side in &stats.sides {
+            for (what, count) in [
+                ("count", side.compaction_count),
+                ("in_bytes", side.compaction_in_bytes),
+                ("busy_us", side.compaction_busy_us),
+            ] {
+                let name = format!("{}_compaction_{what}", side.side);
+                *all.entry(name).or_default() += count;
+            }
+        }
+        all.into_iter().collect()
+    }
+}
 
 /// Opens stores of siltstone whose jobs run on executors, too.
 pub struct SiltstoneWith {
@@ -62,6 +83,8 @@ impl Driver for SiltstoneWith {
         let mut components = Components::for_path(folder, &options).map_err(failed("open"))?;
         components.executors.extend_from_slice(&self.executors);
         let store = Store::open_with(components, options).map_err(failed("open"))?;
-        Ok(Box::new(Siltstone::of(Opened::Local(store), folder, None)?))
+        let beside = Some(Box::new(BySide) as Box<dyn Beside>);
+        let store = Siltstone::of(Opened::Local(store), folder, beside)?;
+        Ok(Box::new(store))
     }
 }

@@ -10,6 +10,7 @@
 //! Threading: a `Driver` and an `Engine` are shared between threads. A `Session` belongs to one.
 
 mod executors;
+pub(crate) mod gpu;
 mod null;
 pub(crate) mod siltstone;
 
@@ -21,6 +22,7 @@ use crate::settings::EngineSettings;
 
 pub use crate::settings::{Abilities, Promise};
 pub use executors::SiltstoneWith;
+pub use gpu::{FirstGpu, Gpus};
 pub use null::NullDriver;
 pub use siltstone::SiltstoneDriver;
 

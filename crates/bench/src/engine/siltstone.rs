@@ -12,6 +12,7 @@ use siltstone::{
 };
 use siltstone_device::DeviceStore;
 
+use super::executors::BySide;
 use super::{
     Abilities, Answers, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
     SETTINGS_ERROR, Session, ThreadClass, Write,
@@ -148,7 +149,9 @@ impl Driver for SiltstoneDriver {
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let options = options_of(settings)?;
         let store = Store::open(folder, options).map_err(failed("open"))?;
-        Ok(Box::new(Siltstone::of(Opened::Local(store), folder, None)?))
+        let beside = Some(Box::new(BySide) as Box<dyn Beside>);
+        let store = Siltstone::of(Opened::Local(store), folder, beside)?;
+        Ok(Box::new(store))
     }
 }
 

@@ -11,8 +11,9 @@ macro_rules! files {
 }
 
 /// Names and texts, sorted by name.
-pub(super) static FILES: [(&str, &str); 22] = files![
+pub(super) static FILES: [(&str, &str); 23] = files![
     "gpu-compaction-fig11",
+    "gpu-compaction-fig13",
     "gpu-compaction-fig14",
     "gpu-compaction-table2",
     "hpdk-fig5",
@@ -38,7 +39,9 @@ pub(super) static FILES: [(&str, &str); 22] = files![
 
 /// Names of figures that show other metrics of the runs of another figure: each with the experiment
 /// that has these runs, and with the figure as the sources in its file name it.
-static OTHER_NAMES: [(&str, &str, &str); 2] = [
+static OTHER_NAMES: [(&str, &str, &str); 4] = [
+    ("gpu-compaction-fig10", "gpu-compaction-fig11", "Fig. 10"),
+    ("gpu-compaction-table1", "gpu-compaction-fig11", "Table I"),
     ("prockstore-fig14", "prockstore-fig12", "Fig. 14"),
     ("prockstore-fig15", "prockstore-fig13", "Fig. 15"),
 ];

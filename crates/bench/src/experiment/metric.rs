@@ -61,11 +61,18 @@ pub enum Metric {
     LinkAmplification,
     /// Input bytes of compactions for each second of processor time of the whole process.
     CompactionBytesPerCpuS,
+    /// Input bytes of the compactions that the GPU ran, or the host in a run without a GPU, divided
+    /// by the seconds in which at least one of them was running.
+    CompactionBytesPerS,
+    /// The part of the time until idle in which the GPU was busy.
+    GpuUtilisation,
+    /// The largest part of a second in which the GPU was busy.
+    GpuUtilisationPeak,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 25] = [
+    pub const ALL: [Metric; 28] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -91,6 +98,9 @@ impl Metric {
         Metric::HostCompactionBytesPerS,
         Metric::LinkAmplification,
         Metric::CompactionBytesPerCpuS,
+        Metric::CompactionBytesPerS,
+        Metric::GpuUtilisation,
+        Metric::GpuUtilisationPeak,
     ];
 
     /// The name in experiments and in the record.
@@ -121,6 +131,9 @@ impl Metric {
             Metric::HostCompactionBytesPerS => "host_compaction_bytes_per_s",
             Metric::LinkAmplification => "link_amplification",
             Metric::CompactionBytesPerCpuS => "compaction_bytes_per_cpu_s",
+            Metric::CompactionBytesPerS => "compaction_bytes_per_s",
+            Metric::GpuUtilisation => "gpu_utilisation",
+            Metric::GpuUtilisationPeak => "gpu_utilisation_peak",
         }
     }
 
@@ -155,6 +168,9 @@ impl Metric {
                 | Metric::CpuSPerGib
                 | Metric::HostCompactionBytesPerS
                 | Metric::CompactionBytesPerCpuS
+                | Metric::CompactionBytesPerS
+                | Metric::GpuUtilisation
+                | Metric::GpuUtilisationPeak
         )
     }
 
@@ -192,6 +208,9 @@ impl Metric {
             Metric::CpuSPerGib => record.cpu_s_per_gib,
             Metric::HostCompactionBytesPerS => record.host_compaction_bytes_per_s,
             Metric::LinkAmplification => record.link_amplification,
+            Metric::CompactionBytesPerS => record.compaction_bytes_per_s,
+            Metric::GpuUtilisation => record.gpu_utilisation,
+            Metric::GpuUtilisationPeak => record.gpu_utilisation_peak,
             Metric::CompactionBytesPerCpuS => {
                 quotient(bytes(record.bytes.compaction_read_bytes)?, record.cpu_s?)
             }
@@ -278,6 +297,9 @@ mod tests {
             device_cpu: Some(0.25),
             cpu_s_per_gib: Some(18.0),
             host_compaction_bytes_per_s: Some(19.0),
+            compaction_bytes_per_s: Some(20.0),
+            gpu_utilisation: Some(0.1),
+            gpu_utilisation_peak: Some(0.2),
             link_amplification: Some(2.5),
             bytes: crate::record::Bytes {
                 compaction_read_bytes: Some(300),
@@ -301,7 +323,12 @@ mod tests {
         for metric in Metric::ALL {
             let units = ["_s", "_us", "_s_until_idle", "_s_per_gib"];
             let has_time = units.iter().any(|unit| metric.name().ends_with(unit));
-            assert_eq!(metric.is_of_machine(), has_time, "{metric}");
+            let is_part_of_time = metric.name().contains("_utilisation");
+            assert_eq!(
+                metric.is_of_machine(),
+                has_time || is_part_of_time,
+                "{metric}"
+            );
         }
     }
 

@@ -39,8 +39,8 @@ fn collect(
 ) -> Read<()> {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
-        let is_group =
-            name == "engine" || name == "topology" || format!("{name}.").starts_with(OWN_PREFIX);
+        let is_group = ["engine", "topology", "gpu"].contains(&name.as_str())
+            || format!("{name}.").starts_with(OWN_PREFIX);
         match value.get_ref() {
             _ if prefix.is_empty() && others.contains(&name.as_str()) => {}
             DeValue::Table(inner) if is_group => {

@@ -120,6 +120,9 @@ pub struct Second {
     pub compaction_read_bytes: Option<u64>,
     /// Bytes that compactions wrote.
     pub compaction_bytes: Option<u64>,
+    /// The time in which the GPU was busy, in seconds, as far as it is known by the end of the
+    /// second. It may have been in the second before.
+    pub gpu_busy_s: Option<f64>,
     /// Bytes that the process passed to write calls.
     pub write_call_bytes: Option<u64>,
     /// Bytes of pages that became dirty.

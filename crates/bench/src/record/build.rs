@@ -124,7 +124,7 @@ impl Record {
         record.take_stalls(&found.measured);
         record.take_resources(driver, found);
         record.take_amplification(settings, found);
-        record.take_sides();
+        record.take_sides(settings);
         record.warnings = warnings(settings, found);
         record
     }
@@ -237,7 +237,7 @@ impl Record {
     }
 
     /// What host and device did, from the counters of an engine that has a device.
-    fn take_sides(&mut self) {
+    fn take_sides(&mut self, settings: &Settings) {
         let counter = |name: &str| self.engine_counters.get(name).copied();
         let written = self.bytes.user_written_bytes as f64;
         let until_idle_s = self.until_idle_s;
@@ -256,6 +256,28 @@ impl Record {
         };
         self.host_compaction_bytes_per_s = bandwidth("host");
         self.device_compaction_bytes_per_s = bandwidth("device");
+        // Of a run with a GPU only what the GPU did, or else one that declines everything would have
+        // the figure of the host.
+        self.compaction_bytes_per_s = match settings.gpu.is_used() {
+            true => bandwidth("gpu"),
+            false if settings.topology.has_device() => None,
+            false => bandwidth("host"),
+        };
+        // A GPU whose clock shows no time has no utilisation.
+        let busy_us = counter("gpu_busy_us").filter(|busy_us| *busy_us > 0);
+        self.gpu_utilisation = a_second(busy_us.map(|busy_us| busy_us as f64 / 1e6));
+        let whole = self.series.len().saturating_sub(1);
+        let busy_s = self
+            .series
+            .iter()
+            .take(whole)
+            .filter_map(|row| row.gpu_busy_s);
+        // What ended in a second may have begun in the one before.
+        let peak = busy_s.fold(0.0, f64::max).min(1.0);
+        self.gpu_utilisation_peak = self
+            .gpu_utilisation
+            .map(|_| peak)
+            .filter(|peak| *peak > 0.0);
         let link = counter("link_sent_bytes").zip(counter("link_received_bytes"));
         self.link_bytes = link.map(|(sent, received)| sent + received);
         self.link_amplification = self

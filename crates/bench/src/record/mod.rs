@@ -80,6 +80,13 @@ pub struct Record {
     pub host_compaction_bytes_per_s: Option<f64>,
     /// The same of those that the device ran.
     pub device_compaction_bytes_per_s: Option<f64>,
+    /// Input bytes of the compactions that the GPU ran, or the host if the run has no GPU, divided
+    /// by the time in which at least one of them was running. `None` if there was none.
+    pub compaction_bytes_per_s: Option<f64>,
+    /// The part of the time until idle in which the GPU was busy; `None` unless it was measured.
+    pub gpu_utilisation: Option<f64>,
+    /// The largest part of a whole second in which it was.
+    pub gpu_utilisation_peak: Option<f64>,
     /// Bytes that crossed the link between host and device, both ways.
     pub link_bytes: Option<u64>,
     /// The same by the user's bytes that were written.

@@ -50,6 +50,9 @@ pub enum RunError {
     /// What the run's topology needs does not stand, or the process of the run failed.
     #[error(transparent)]
     Topology(TopologyError),
+    /// The machine lacks what the run needs, so it was not begun.
+    #[error("not run: {0}")]
+    NotRun(String),
     /// A thread of the run panicked.
     #[error("a thread of the run panicked; this is a bug in the benchmark or in the engine")]
     Panic,

@@ -48,6 +48,7 @@ impl Settings {
     pub fn check(&self, abilities: &Abilities) -> Checked {
         self.check_engine()?;
         self.check_topology()?;
+        self.check_gpu()?;
         self.check_data()?;
         self.check_numbers()?;
         self.check_abilities(abilities)?;

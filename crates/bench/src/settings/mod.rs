@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 mod abilities;
 mod check;
 mod facts;
+mod gpu;
 mod kind;
 mod nearest;
 mod own;
@@ -26,6 +27,7 @@ mod workload;
 
 pub use abilities::{Abilities, Promise};
 pub use check::{RECORDS_MAX, Refusal, VALUE_BYTES_MAX};
+pub use gpu::GpuSettings;
 pub use kind::Kind;
 pub use nearest::nearest;
 pub use own::{ENGINES, differing};
@@ -169,6 +171,9 @@ pub struct Settings {
     /// Where host and device are.
     #[serde(skip_serializing_if = "Topology::is_plain")]
     pub topology: Topology,
+    /// Which GPU runs compactions.
+    #[serde(skip_serializing_if = "GpuSettings::is_default")]
+    pub gpu: GpuSettings,
     /// Records of the store.
     #[serde(deserialize_with = "text::count")]
     pub records: u64,
@@ -219,6 +224,7 @@ impl Default for Settings {
             workload: Workload::FillRandom,
             engine: EngineSettings::default(),
             topology: Topology::default(),
+            gpu: GpuSettings::default(),
             records: 1_000_000,
             key_bytes: 16,
             value_bytes: ValueBytes::Fixed(128),

@@ -2,6 +2,7 @@
 //!
 //! Settings of the engine begin with `engine.` here and in TOML files. On the command line they do
 //! not: `--memtable-bytes 64MiB`. Those of the topology begin with `topology.`: `--topology-files`.
+//! Those of a GPU begin with `gpu.`, and have no option, because the command line has `--gpu`.
 //! An engine's own settings are `engine.own.NAME`, or `engine.own.ENGINE.NAME` if only that engine
 //! gets them; their names are known to the engine only.
 //!
@@ -159,7 +160,7 @@ fn parse_switch(text: &str) -> Result<bool, TextError> {
     found.map_err(|_| TextError::new(text, "true or false"))
 }
 
-static SETTINGS: [Setting; 31] = [
+static SETTINGS: [Setting; 34] = [
     own_form!(
         "workload",
         workload,
@@ -312,6 +313,25 @@ static SETTINGS: [Setting; 31] = [
         topology.nice,
         "The nice value of the device and of the engine's workers."
     ),
+    own_form!(
+        "gpu.strategy",
+        gpu.strategy,
+        "Which parts of a compaction a GPU computes; with cpu, no GPU is opened."
+    ),
+    own_form!(
+        "gpu.transfer",
+        gpu.transfer,
+        "How tables get to the GPU and back."
+    ),
+    Setting {
+        name: "gpu.profiles",
+        meaning: "Whether the time in which the GPU is busy is measured, which costs some time.",
+        set: |settings, text| {
+            settings.gpu.profiles = parse_switch(text)?;
+            Ok(())
+        },
+        show: |settings| settings.gpu.profiles.to_string(),
+    },
 ];
 
 /// Adds settings of the engine's own. A comma in a list of values does not end a setting, because
@@ -373,7 +393,7 @@ impl Setting {
     fn nearest(name: &str) -> Option<&'static str> {
         let engines = SETTINGS.iter().map(|setting| setting.name);
         let forgotten = engines.clone().find(|n| {
-            let groups = ["engine.", "topology."];
+            let groups = ["engine.", "topology.", "gpu."];
             groups
                 .iter()
                 .any(|group| n.strip_prefix(group) == Some(name))

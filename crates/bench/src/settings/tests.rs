@@ -37,6 +37,9 @@ fn unusual() -> Settings {
         ("topology.slots", "2"),
         ("topology.parallelism", "4"),
         ("topology.nice", "5"),
+        ("gpu.strategy", "luda"),
+        ("gpu.transfer", "direct"),
+        ("gpu.profiles", "true"),
     ] {
         settings.set(name, text).unwrap();
     }
@@ -59,8 +62,9 @@ fn every_field_has_a_setting_and_every_setting_returns() {
     }
     let engine = json["engine"].as_object().unwrap().len();
     let topology = json["topology"].as_object().unwrap().len();
+    let gpu = json["gpu"].as_object().unwrap().len();
     assert_eq!(
-        json.as_object().unwrap().len() - 2 + engine + topology,
+        json.as_object().unwrap().len() - 3 + engine + topology + gpu,
         all_settings().len()
     );
 }

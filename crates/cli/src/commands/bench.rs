@@ -4,7 +4,7 @@
 use std::io;
 
 use siltstone_bench::command::{self, CommandError, Program};
-use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver, SiltstoneWith};
+use siltstone_bench::engine::{Driver, FirstGpu, NullDriver, SiltstoneDriver, SiltstoneWith};
 use siltstone_bench::topology::{WithinArgs, within};
 
 use super::gpu;
@@ -51,6 +51,7 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
         command: "silt bench",
         drivers: &drivers(args, &signals)?,
         file: std::env::current_exe().ok(),
+        gpus: &FirstGpu,
         stopped: &|| signals.came().is_some(),
     };
     let mut out = io::stdout().lock();

@@ -187,6 +187,7 @@ pub fn text(name: &str, value: f64) -> String {
             ],
         ),
         name if name.contains("_per_s") => number::rate(Some(value)),
+        name if name.contains("_utilisation") => format!("{:.1}%", 100.0 * value),
         name if name.ends_with("_us") => number::latency(value),
         name if name.ends_with("_cpu") => format!("{value:.2} cores"),
         name if name.ends_with("_s_per_gib") => format!("{}/GiB", number::seconds(Some(value))),
@@ -375,6 +376,8 @@ mod tests {
             ("cpu_s_per_gib", 3.0, "3.00 s/GiB"),
             ("rss_bytes", 1024.0, "1.00 KiB"),
             ("write_amplification", 3.2, "3.20x"),
+            ("gpu_utilisation_peak", 0.2251, "22.5%"),
+            ("compaction_bytes_per_s", 1.5e9, "1.50 GB/s"),
         ] {
             assert_eq!(text(name, value), expected);
         }

@@ -18,6 +18,14 @@ pub fn paragraphs(all: &[Carried]) -> Vec<String> {
         let paper = &first.experiment.paper;
         found.push(format!("The paper: {}, {}.", paper.title, paper.venue));
     }
+    let has_gpu = |carried: &Carried| {
+        let mut runs = carried.experiment.runs.iter();
+        runs.any(|run| run.settings.gpu.is_used())
+    };
+    if all.iter().any(has_gpu) {
+        found.push(on_gpu());
+        return found;
+    }
     found.push(
         "Each policy of the option `schedule` stands for a system: `near-data` for ProckStore, \
          `async-single` for PStore, `sync-split` for TStore, `host-only` for SocketRocksDB. All \
@@ -38,6 +46,20 @@ pub fn paragraphs(all: &[Carried]) -> Vec<String> {
     );
     found.extend(promises(all));
     found
+}
+
+/// What the runs with a GPU stand for, and how figures are computed.
+fn on_gpu() -> String {
+    "Each pair of a strategy and a transfer stands for a system: `luda+plain` for LUDA, \
+     `hierarchical+pipeline` for GPU Comp-Pipe, and `hierarchical+direct` for GPU Comp-GDS. `cpu` \
+     is this engine without a GPU, and `full` its own strategy. All have the same engine, files \
+     and settings. A figure is the median of the rounds, and a ratio compares two runs of one \
+     round. In parentheses stands the interval of 95% (Student's t on the logarithms of the \
+     rounds); with one round there is none. The throughput of compactions is the bytes of their \
+     input tables, divided by the time in which at least one of them ran; in runs with a GPU, \
+     only those count that the GPU ran. A run that needs a GPU on a machine without one is not \
+     run."
+        .to_string()
 }
 
 /// Says what unsynced writes survive, if some runs promise less than others.

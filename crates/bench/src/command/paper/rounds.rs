@@ -391,6 +391,10 @@ impl Trial<'_> {
                     show::run(output, experiment, plan, (position, round), &record)?;
                     self.pieces[chain.piece].records[index][round] = Some(record);
                 }
+                // The machine lacks what the run needs, and other runs do not need it.
+                Err(RunError::NotRun(why)) => {
+                    return self.not_run(chain, position, round, why, output);
+                }
                 Err(error) if self.goes_on && !matches!(error, RunError::Interrupted) => {
                     let why = error.to_string();
                     output.row("failed", &[format!("{}: {why}", run.label)])?;
@@ -399,6 +403,32 @@ impl Trial<'_> {
                 }
                 Err(error) => return Err(ended(&error, piece, position)),
             }
+        }
+        Ok(())
+    }
+
+    /// Notes that a run, and those after it on the same store, are not carried out.
+    fn not_run(
+        &mut self,
+        chain: &Chain,
+        first: usize,
+        round: usize,
+        why: String,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        let left = chain.positions.iter().skip_while(|p| **p != first);
+        for &position in left {
+            let piece = &mut self.pieces[chain.piece];
+            show::not_run(
+                output,
+                &piece.experiment,
+                &piece.plan,
+                (position, round),
+                &why,
+            )?;
+            let index = piece.plan.runs[position].index;
+            let why = RunError::NotRun(why.clone()).to_string();
+            piece.failures.push((index, round, why));
         }
         Ok(())
     }
@@ -412,7 +442,7 @@ impl Trial<'_> {
             return Ok(());
         }
         for piece in &self.pieces {
-            show::end(output, &piece.experiment, &piece.records)?;
+            show::end(output, &piece.experiment, &piece.records, &piece.failures)?;
         }
         output.text("\n")?;
         if let [piece] = &self.pieces[..] {

@@ -2,7 +2,7 @@
 //!
 //! Threading: pure functions.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::compare::{self, Compared, paper_text};
 use crate::command::Result;
@@ -31,7 +31,7 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
     output.text(&format!("{name:<24}{title} ({})\n", paper.system))?;
     for (other, of, figure) in own {
         let what = format!("the runs of {of}, with only the ratios of {figure}");
-        output.text(&format!("{other:<24}{title}: {what}\n"))?;
+        output.text(&format!("{other:<24}{what}\n"))?;
     }
     Ok(())
 }
@@ -136,6 +136,34 @@ pub fn run(
     output.row("values", &why)
 }
 
+/// Says that a run was not carried out, and why.
+pub fn not_run(
+    output: &mut Output<'_>,
+    experiment: &Experiment,
+    plan: &Plan,
+    (position, round): (usize, usize),
+    why: &str,
+) -> Result<()> {
+    let asked = &experiment.runs[plan.runs[position].index];
+    output.json(&json!({
+        "experiment": { "name": experiment.name, "run": asked.label, "round": round + 1 },
+        "not_run": why,
+    }))?;
+    output.text(&format!(
+        "\n{} of {}: {}\n",
+        position + 1,
+        plan.runs.len(),
+        asked.label
+    ))?;
+    output.row("not run", &[why.to_string()])?;
+    let values: Vec<Compared> = asked
+        .values
+        .iter()
+        .map(|value| compare::value(value, &[]))
+        .collect();
+    output.text(&table("figure", &values, |compared| compared.name.clone()))
+}
+
 /// The most important figures of a run.
 fn measured(record: &Record) -> Vec<String> {
     let latency = |us: Option<f64>| us.map_or("-".into(), number::latency);
@@ -154,6 +182,7 @@ fn measured(record: &Record) -> Vec<String> {
         let written = number::factor(record.write_amplification);
         facts.push(format!("write amplification {written}"));
     }
+    facts.extend(of_compactions(record));
     if let Some(link) = record.link_amplification {
         let cores = |cores: Option<f64>| cores.map_or("-".into(), |cores| format!("{cores:.2}"));
         facts.push(format!(
@@ -162,6 +191,34 @@ fn measured(record: &Record) -> Vec<String> {
             cores(record.device_cpu)
         ));
     }
+    facts
+}
+
+/// What the compactions of a run with a GPU did, in sentences.
+fn of_compactions(record: &Record) -> Vec<String> {
+    let count = |side: &str| {
+        let name = format!("{side}_compaction_count");
+        record.engine_counters.get(&name).copied()
+    };
+    let Some(on_gpu) = count("gpu") else {
+        return Vec::new();
+    };
+    let all = on_gpu + count("host").unwrap_or(0);
+    let speed = record.compaction_bytes_per_s;
+    let speed = speed.map(|speed| format!(" at {}", compare::text("bytes_per_s", speed)));
+    let mut facts = vec![format!(
+        "the GPU ran {on_gpu} of {all} compactions{}",
+        speed.unwrap_or_default()
+    )];
+    if let Some(part) = record.gpu_utilisation {
+        let peak = record.gpu_utilisation_peak;
+        let peak = peak.map_or("-".into(), |peak| compare::text("gpu_utilisation", peak));
+        let part = compare::text("gpu_utilisation", part);
+        facts.push(format!(
+            "GPU busy {part} of the time, at most {peak} of a second"
+        ));
+    }
+    facts.extend(record.warnings.iter().cloned());
     facts
 }
 
@@ -193,22 +250,42 @@ fn line(name: &str, [paper, ours, quotient]: [&str; 3], system: &str) -> String 
     text.trim_end().to_string() + "\n"
 }
 
+/// The runs that failed or were not begun, each with its round and why.
+fn not_run_json(experiment: &Experiment, failures: &[(usize, usize, String)]) -> Json {
+    let entry = |(index, round, why): &(usize, usize, String)| {
+        json!({
+            "run": compare::label(experiment, *index),
+            "round": round + 1,
+            "why": why.trim_start_matches("not run: "),
+        })
+    };
+    failures.iter().map(entry).collect()
+}
+
 /// Prints the ratios between runs, and what was not measured.
 pub fn end(
     output: &mut Output<'_>,
     experiment: &Experiment,
     records: &[Vec<Option<Record>>],
+    failures: &[(usize, usize, String)],
 ) -> Result<()> {
     let records = compare::all_json(records);
-    output.json(&compare::end_json(experiment, &records))?;
-    let ratios: Vec<_> = compare::ratios(experiment, &records).collect();
-    if !ratios.is_empty() {
+    let mut json = compare::end_json(experiment, &records);
+    json["not_run"] = not_run_json(experiment, failures);
+    output.json(&json)?;
+    if !experiment.ratios.is_empty() {
         output.text("\nratios between runs\n")?;
     }
-    for (ratio, compared) in ratios {
+    for ratio in &experiment.ratios {
         let label = |index| compare::label(experiment, index);
         let (of, to) = (label(ratio.of), label(ratio.to));
-        let ours = compared.ratio_text();
+        let rounds = |index: usize| records.get(index).map(Vec::as_slice).unwrap_or_default();
+        let compared = compare::ratio(ratio, rounds(ratio.of), rounds(ratio.to));
+        let was_run = |index| rounds(index).iter().any(Option::is_some);
+        let ours = match was_run(ratio.of) && was_run(ratio.to) {
+            true => compared.ratio_text(),
+            false => "not run".into(),
+        };
         let paper = paper_text("ratio", compared.paper);
         output.row(
             "ratio",

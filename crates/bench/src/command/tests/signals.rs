@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{CommandError, Program, bench, runs};
-use crate::engine::{Abilities, Driver, Engine, Figures, Level, NullDriver, Result, Session};
+use crate::engine::{
+    Abilities, Driver, Engine, Figures, FirstGpu, Level, NullDriver, Result, Session,
+};
 use crate::settings::EngineSettings;
 
 /// A run that waits this long did not notice the signal.
@@ -96,6 +98,7 @@ fn a_signal_ends_a_run_that_waits_for_its_engine() {
             command: "silt bench",
             drivers: &drivers,
             file: None,
+            gpus: &FirstGpu,
             stopped: &|| is_busy.load(Ordering::Acquire),
         };
         let mut out = Vec::<u8>::new();

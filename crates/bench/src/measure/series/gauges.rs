@@ -106,6 +106,8 @@ impl Gauges {
         row.flush_bytes = grown.flush_bytes;
         row.compaction_read_bytes = grown.compaction_read_bytes;
         row.compaction_bytes = grown.compaction_bytes;
+        let busy_us = grown.others.get("gpu_busy_us");
+        row.gpu_busy_s = busy_us.map(|busy_us| *busy_us as f64 / 1e6);
         row.stall_s = (!grown.stall_s.is_empty()).then_some(grown.stall_s);
         self.figures = probe.figures;
         if let Some(levels) = probe.levels {

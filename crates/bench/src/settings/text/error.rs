@@ -26,7 +26,7 @@ impl TextError {
     }
 
     /// The error of a text that is none of these words.
-    pub(super) fn no_word(found: &str, words: &[&'static str]) -> TextError {
+    pub(in crate::settings) fn no_word(found: &str, words: &[&'static str]) -> TextError {
         TextError::new(found, one_of(words)).with_nearest(words)
     }
 
