@@ -31,12 +31,15 @@ fn all_with<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
 fn everything_runs_on_the_emulated_device() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
+    let missing = folder.path().join("rocksdb-merge");
     let ran = gpu_check(&[
         out.to_str().unwrap(),
         "--emulated",
         "--small",
         "--seconds",
         "300",
+        "--rocksdb",
+        missing.to_str().unwrap(),
     ]);
     let said = text(&ran.stdout) + &text(&ran.stderr);
     assert!(ran.status.success(), "{said}");
@@ -72,6 +75,10 @@ fn everything_runs_on_the_emulated_device() {
             rows(name).len()
         );
     }
+    // Without RocksDB's program one line says so, and the others are measured.
+    let left_out = format!("RocksDB is left out: {} is not there", missing.display());
+    assert_eq!(said.matches(&left_out).count(), 1, "{said}");
+    assert!(rows("speed").iter().all(|row| row["side"] != "rocksdb"));
     for row in rows("equality") {
         assert_eq!(row["is_equal"], true, "{row}");
         assert_eq!(row["difference"], Value::Null);
@@ -95,6 +102,70 @@ fn everything_runs_on_the_emulated_device() {
     roxmltree::Document::parse(document).unwrap();
     assert!(page.matches("emulated: not a speed").count() > 100);
     assert!(!page.contains("http://") || page.matches("http://").count() == 1);
+}
+
+/// A program of the shell stands in for RocksDB's: its times are made up here, and what is tried is
+/// that they arrive beside those of the executors, and only if it kept as many entries.
+#[cfg(unix)]
+#[test]
+fn what_rocksdb_says_is_beside_the_executors() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let speed_with = |kept: &str, name: &str| {
+        let program = folder.path().join(name);
+        let script = format!(
+            "#!/bin/sh\nwhile read line; do case $line in\n\
+             *write*) echo '{{\"written\":\"9.9.9\"}}' ;;\n\
+             *) echo '{{\"merged\":{{\"wall_s\":0.5,\"cpu_s\":0.25,\"read_bytes\":7,\
+             \"written_bytes\":5,\"entries\":{kept}}}}}' ;;\nesac; done\n"
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let out = folder.path().join(format!("{name}-out"));
+        let ran = gpu_check(&[
+            out.to_str().unwrap(),
+            "--emulated",
+            "--small",
+            "--only",
+            "speed",
+            "--rocksdb",
+            program.to_str().unwrap(),
+        ]);
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        let json = std::fs::read_to_string(out.join("gpu-check.json")).unwrap();
+        let page = std::fs::read_to_string(out.join("gpu-check.html")).unwrap();
+        (
+            serde_json::from_str::<Value>(&json).unwrap(),
+            page,
+            text(&ran.stdout),
+        )
+    };
+    let (report, _, said) = speed_with("1", "wrong");
+    let of_rocksdb = |report: &Value| -> Vec<Value> {
+        let rows = report["speed"].as_array().unwrap().iter();
+        rows.filter(|row| row["side"] == "rocksdb")
+            .cloned()
+            .collect()
+    };
+    assert_eq!(of_rocksdb(&report).len(), 0, "{said}");
+    let (_, after) = said
+        .split_once("RocksDB kept 1 entries and the host ")
+        .unwrap();
+    let kept = after.split(',').next().unwrap();
+
+    let (report, page, said) = speed_with(kept, "right");
+    let rows = of_rocksdb(&report);
+    assert!(!rows.is_empty(), "{said}");
+    for row in &rows {
+        assert_eq!((&row["place"], &row["runs"]), (&"memory".into(), &4.into()));
+        let rate = row["input_bytes"].as_f64().unwrap() / 1e6 / 0.5;
+        let found = row["mb_per_s"]["median"].as_f64().unwrap();
+        assert!((found - rate).abs() < 1e-9, "{row}");
+        assert_eq!(row["output_bytes"], 5);
+        assert_eq!(row["label"], "emulated: not a speed");
+    }
+    assert_eq!(report["rocksdb"], "RocksDB has version 9.9.9.");
+    assert!(page.contains("rocksdb, 1 thread") && page.contains("RocksDB has version 9.9.9."));
 }
 
 /// On a machine with a GPU the small jobs are run.

@@ -405,6 +405,7 @@ mod tests {
             memory: folder.path().to_path_buf(),
             disk: folder.path().to_path_buf(),
             index: 0,
+            rocksdb: None,
         };
         for codec in [Codec::None, Codec::Lz4] {
             let shape = Shape {

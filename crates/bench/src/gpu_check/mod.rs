@@ -4,8 +4,8 @@
 //! The sections run in the order of their worth, each with its share of the time that is left.
 //! After each, `gpu-check.json` and `gpu-check.html` are written anew, so that a run that is cut
 //! off leaves what it has measured. `world.rs` makes jobs, `setup.rs` opens devices and runs jobs,
-//! `report.rs` is what is written, and `page.rs` draws it. The other modules are the
-//! sections.
+//! `report.rs` is what is written, and `page.rs` draws it. `peer.rs` has RocksDB merge the
+//! same entries. The other modules are the sections.
 //!
 //! With `--emulated` (feature `emulate`) all of it runs on the emulated device, with tiny sizes.
 //! Such figures are no speeds, and each says so.
@@ -16,6 +16,7 @@ mod device;
 mod equality;
 mod kernels;
 mod page;
+pub mod peer;
 mod report;
 mod setup;
 mod speed;
@@ -60,6 +61,10 @@ pub struct GpuCheckArgs {
     /// The number of the GPU
     #[arg(long, default_value_t = 0)]
     pub index: u32,
+    /// The program that merges with RocksDB; by default rocksdb-merge beside this program.
+    /// Without it, RocksDB is left out
+    #[arg(long, value_name = "PROGRAM")]
+    pub rocksdb: Option<PathBuf>,
     /// Jobs run in this folder, which should be in memory; by default /dev/shm if
     /// that has room
     #[arg(long, value_name = "FOLDER")]
@@ -140,6 +145,7 @@ fn checked(args: &GpuCheckArgs) -> Result<bool, String> {
         memory,
         disk: args.out.clone(),
         index: args.index,
+        rocksdb: args.rocksdb.clone(),
     };
     let began = Instant::now();
     match setup.device() {

@@ -41,6 +41,8 @@ pub struct Report {
     pub equality: Vec<EqualityRow>,
     /// Why codecs were left out.
     pub declined_codecs: Vec<String>,
+    /// The version of RocksDB that merged beside the executors, or why it did not.
+    pub rocksdb: Option<String>,
     /// Speeds of merges.
     pub speed: Vec<SpeedRow>,
     /// Times of kernels.
@@ -167,11 +169,11 @@ pub struct SpeedRow {
     pub runs: usize,
     /// The codec.
     pub codec: &'static str,
-    /// The strategy, or `cpu`.
+    /// The strategy, `cpu`, or `rocksdb`.
     pub side: String,
-    /// The transfer, or the number of tasks of the host.
+    /// The transfer, or the number of tasks of the host or of threads of RocksDB.
     pub transfer: String,
-    /// The bytes of the inputs.
+    /// The bytes of the inputs of the executors; RocksDB's tables of the same entries have others.
     pub input_bytes: u64,
     /// The bytes of the outputs.
     pub output_bytes: u64,

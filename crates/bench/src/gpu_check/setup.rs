@@ -33,6 +33,8 @@ pub struct Setup {
     pub disk: PathBuf,
     /// The number of the GPU.
     pub index: u32,
+    /// The program that merges with RocksDB, if one was named.
+    pub rocksdb: Option<PathBuf>,
 }
 
 /// When a section has to end.

@@ -98,6 +98,26 @@ impl Shape {
         }
     }
 
+    /// Whether the runs of both have the same entries.
+    pub fn has_the_inputs_of(&self, other: &Shape) -> bool {
+        let inputs = |shape: &Shape| {
+            let Shape {
+                keys,
+                value_bytes,
+                is_variable,
+                runs,
+                versions_share,
+                deletes_share,
+                range_deletes,
+                codec,
+                ..
+            } = *shape;
+            let shares = (versions_share, deletes_share, range_deletes);
+            (keys, value_bytes, is_variable, runs, shares, codec)
+        };
+        inputs(self) == inputs(other)
+    }
+
     fn key_bytes(&self) -> u64 {
         match self.keys {
             Keys::Sixteen => 16,
@@ -196,21 +216,122 @@ pub struct World {
     pub inputs: Arc<dyn Inputs>,
     /// All bytes of the inputs' files.
     pub input_bytes: u64,
+    /// The entries of each run; there is one more if the last key has two versions.
+    pub entries: u64,
     job: Job,
     attempts: AtomicU64,
     _folder: tempfile::TempDir,
 }
 
-/// A run while it is written.
-struct Run<'a> {
+/// A run of a shape.
+pub struct Run<'a> {
     shape: &'a Shape,
-    storage: &'a dyn Storage,
     number: usize,
     seed: u64,
     entries: u64,
     /// The numbers of its entries are `first_seq + n` for n below `seqs`, a power of two.
     first_seq: u64,
     seqs: u64,
+}
+
+/// An entry of a run.
+pub struct Entry<'a> {
+    /// The number of its key.
+    pub number: u64,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its number among all entries.
+    pub seq: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Its value.
+    pub value: &'a [u8],
+    /// Whether it is the newest one of its key in this run.
+    pub is_newest: bool,
+}
+
+/// Draws the numbers of a run, in the order in which it asks for them.
+pub struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix(self.0) % n.max(1)
+    }
+}
+
+/// The runs of a shape with so many entries each.
+pub fn runs_of(shape: &Shape, entries: u64, seed: u64) -> Vec<Run<'_>> {
+    let seqs = (entries + 2).next_power_of_two();
+    let run = |number: usize| Run {
+        shape,
+        number,
+        seed: mix(seed ^ mix(number as u64)),
+        entries,
+        first_seq: 1 + number as u64 * (seqs + RANGE_DELETES_MAX),
+        seqs,
+    };
+    (0..shape.runs).map(run).collect()
+}
+
+impl Run<'_> {
+    /// What the run draws.
+    pub fn random(&self) -> Draws {
+        Draws(self.seed)
+    }
+
+    /// Gives all entries to `take`, in their order.
+    ///
+    /// # Errors
+    /// The first one of `take`.
+    pub fn each(
+        &self,
+        random: &mut Draws,
+        take: &mut dyn FnMut(&Entry<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let shape = self.shape;
+        let (mut number, mut done) = (0, 0);
+        let mut value = Vec::new();
+        while done < self.entries {
+            number += 1 + random.below(2 * shape.step() - 1);
+            let key = shape.key(number);
+            let one_in = |n: u64, random: u64| n > 0 && random.is_multiple_of(n);
+            let versions = 1 + u64::from(one_in(shape.versions_share, random.below(u64::MAX)));
+            // A permutation, so that numbers do not ascend with the keys.
+            let seq_of = |n: u64| self.first_seq + (n.wrapping_mul(0x9E37_79B1) & (self.seqs - 1));
+            let mut seqs: Vec<u64> = (done..done + versions).map(seq_of).collect();
+            seqs.sort_unstable_by(|a, b| b.cmp(a));
+            for (version, seq) in seqs.into_iter().enumerate() {
+                let kind = match one_in(shape.deletes_share, random.below(u64::MAX)) {
+                    true => Kind::Delete,
+                    false => Kind::Put,
+                };
+                let len = match (kind, shape.is_variable) {
+                    (Kind::Delete, _) => 0,
+                    (_, true) => random.below(2 * shape.value_bytes as u64 + 1) as usize,
+                    (_, false) => shape.value_bytes,
+                };
+                fill(&mut value, len, seq);
+                take(&Entry {
+                    number,
+                    key: &key,
+                    seq,
+                    kind,
+                    value: &value,
+                    is_newest: version == 0,
+                })?;
+            }
+            done += versions;
+        }
+        Ok(())
+    }
+}
+
+/// A run while it is written.
+struct Writing<'a> {
+    run: &'a Run<'a>,
+    shape: &'a Shape,
+    storage: &'a dyn Storage,
 }
 
 /// A range delete as numbers of keys, and its sequence number.
@@ -222,63 +343,39 @@ struct Written {
     input: Input,
 }
 
-impl Run<'_> {
+impl Writing<'_> {
     fn write(&self) -> Result<Vec<Written>, String> {
-        let shape = self.shape;
-        let mut random = self.seed;
-        let mut below = |n: u64| {
-            random = random.wrapping_add(1);
-            mix(random) % n.max(1)
-        };
-        let numbers_max = self.entries * shape.step();
+        let (shape, run) = (self.shape, self.run);
+        let mut random = run.random();
+        let numbers_max = run.entries * shape.step();
         let deletes: Vec<RangeNumbers> = (0..shape.range_deletes.min(RANGE_DELETES_MAX - 1))
             .map(|i| {
-                let from = below(numbers_max);
-                let len = 1 + below(numbers_max / 200 + 1);
-                (from, from + len, self.first_seq + self.seqs + i)
+                let from = random.below(numbers_max);
+                let len = 1 + random.below(numbers_max / 200 + 1);
+                (from, from + len, run.first_seq + run.seqs + i)
             })
             .collect();
         let mut written = Vec::new();
         let mut table: Option<(TableWriter, String, u64)> = None;
-        let (mut number, mut done, mut bytes) = (0, 0, 0);
-        let mut value = Vec::new();
-        while done < self.entries {
-            number += 1 + below(2 * shape.step() - 1);
-            let key = shape.key(number);
-            if bytes >= shape.table_bytes
+        let mut bytes = 0;
+        run.each(&mut random, &mut |entry| {
+            if entry.is_newest
+                && bytes >= shape.table_bytes
                 && let Some(full) = table.take()
             {
-                written.push(self.finish(full, number, &deletes)?);
+                written.push(self.finish(full, entry.number, &deletes)?);
                 bytes = 0;
             }
             let (writer, ..) = match &mut table {
                 Some(table) => table,
-                none => none.insert(self.begin(written.len(), number)?),
+                none => none.insert(self.begin(written.len(), entry.number)?),
             };
-            let one_in = |n: u64, random: u64| n > 0 && random.is_multiple_of(n);
-            let versions = 1 + u64::from(one_in(shape.versions_share, below(u64::MAX)));
-            // A permutation, so that numbers do not ascend with the keys.
-            let seq_of = |n: u64| self.first_seq + (n.wrapping_mul(0x9E37_79B1) & (self.seqs - 1));
-            let mut seqs: Vec<u64> = (done..done + versions).map(seq_of).collect();
-            seqs.sort_unstable_by(|a, b| b.cmp(a));
-            for seq in seqs {
-                let kind = match one_in(shape.deletes_share, below(u64::MAX)) {
-                    true => Kind::Delete,
-                    false => Kind::Put,
-                };
-                let len = match (kind, shape.is_variable) {
-                    (Kind::Delete, _) => 0,
-                    (_, true) => below(2 * shape.value_bytes as u64 + 1) as usize,
-                    (_, false) => shape.value_bytes,
-                };
-                fill(&mut value, len, seq);
-                writer
-                    .add(&key, trailer(seq, kind), &value)
-                    .map_err(|e| e.to_string())?;
-                bytes += key.len() as u64 + len as u64 + ENTRY_BYTES;
-            }
-            done += versions;
-        }
+            writer
+                .add(entry.key, trailer(entry.seq, entry.kind), entry.value)
+                .map_err(|e| e.to_string())?;
+            bytes += entry.key.len() as u64 + entry.value.len() as u64 + ENTRY_BYTES;
+            Ok(())
+        })?;
         if let Some(last) = table {
             written.push(self.finish(last, u64::MAX, &deletes)?);
         }
@@ -286,7 +383,7 @@ impl Run<'_> {
     }
 
     fn begin(&self, table: usize, number: u64) -> Result<(TableWriter, String, u64), String> {
-        let name = format!("in-{}-{table}.tbl", self.number);
+        let name = format!("in-{}-{table}.tbl", self.run.number);
         let file = self
             .storage
             .create(EPOCH, &name)
@@ -320,11 +417,11 @@ impl Run<'_> {
             kind: InputKind::Table,
             location: LOCATION,
             name: name.clone(),
-            run: self.number as u32,
+            run: self.run.number as u32,
             len_bytes: summary.file_bytes,
             digest: summary.digest,
-            min_seq: self.first_seq,
-            max_seq: self.first_seq + self.seqs + RANGE_DELETES_MAX - 1,
+            min_seq: self.run.first_seq,
+            max_seq: self.run.first_seq + self.run.seqs + RANGE_DELETES_MAX - 1,
             clip: KeyBounds::everything(),
             seq_override: None,
         };
@@ -360,22 +457,21 @@ impl World {
         let entries = (bytes / entry_bytes / shape.runs as u64).max(1);
         let seqs = (entries + 2).next_power_of_two();
         let span = seqs + RANGE_DELETES_MAX;
-        let write = |number: usize| {
-            let run = Run {
-                shape: &shape,
-                storage: &*storage,
-                number,
-                seed: mix(seed ^ mix(number as u64)),
-                entries,
-                first_seq: 1 + number as u64 * span,
-                seqs,
-            };
-            run.write()
+        let all = runs_of(&shape, entries, seed);
+        let write = |run| {
+            let (shape, storage) = (&shape, &*storage);
+            Writing {
+                run,
+                shape,
+                storage,
+            }
+            .write()
         };
         let runs: Vec<_> = std::thread::scope(|scope| {
             let write = &write;
-            let threads: Vec<_> = (0..shape.runs)
-                .map(|number| scope.spawn(move || write(number)))
+            let threads: Vec<_> = all
+                .iter()
+                .map(|run| scope.spawn(move || write(run)))
                 .collect();
             let ended = || Err("the thread that writes a run panicked".to_string());
             let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
@@ -399,6 +495,7 @@ impl World {
         Ok(World {
             shape,
             seed,
+            entries,
             input_bytes: job.inputs.iter().map(|input| input.len_bytes).sum(),
             storage,
             inputs: Arc::new(inputs),
@@ -406,6 +503,21 @@ impl World {
             attempts: AtomicU64::new(1),
             _folder: folder,
         })
+    }
+
+    /// The number of keys that a merge of plain entries keeps.
+    #[cfg(test)]
+    pub fn kept(&self) -> u64 {
+        let mut keys = std::collections::BTreeSet::new();
+        for run in runs_of(&self.shape, self.entries, self.seed) {
+            let keep = &mut |entry: &Entry<'_>| {
+                keys.insert(entry.key.to_vec());
+                Ok(())
+            };
+            // It has no error of its own.
+            let _ = run.each(&mut run.random(), keep);
+        }
+        keys.len() as u64
     }
 
     /// The job, as a new attempt.
