@@ -39,7 +39,7 @@ pub use leveldb::LevelDbDriver;
 #[cfg(feature = "lmdb")]
 pub use lmdb::LmdbDriver;
 #[cfg(feature = "rocksdb")]
-pub use rocksdb::RocksDbDriver;
+pub use rocksdb::{RocksDbDriver, RocksDbMerge, RocksDbRuns, RocksDbTable};
 
 /// A driver of each engine that this build has.
 pub fn drivers() -> Vec<Box<dyn Driver>> {

@@ -44,6 +44,7 @@
 mod database;
 mod events;
 mod iterator;
+mod merge;
 mod options;
 mod tables;
 
@@ -59,6 +60,7 @@ use siltstone_bench::engine::{
 use siltstone_bench::settings::EngineSettings;
 
 use database::{Batch, Database, ManyKeys, Options};
+pub use merge::{RocksDbMerge, RocksDbRuns, RocksDbTable};
 
 /// Opens stores of RocksDB.
 #[derive(Debug, Default, Clone, Copy)]

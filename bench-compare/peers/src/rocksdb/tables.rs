@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use librocksdb_sys as ffi;
 use siltstone_bench::engine::{EngineError, Level, Result};
 
-use super::database::{Database, c_path, checked};
+use super::database::{Database, Options, c_path, checked};
 
 /// Bytes of a table that an ingest builds: RocksDB's default of `target_file_size_base`.
 const TABLE_BYTES: u64 = 64 << 20;
@@ -17,19 +17,18 @@ const TABLE_BYTES: u64 = 64 << 20;
 pub(super) type Next<'a> = dyn FnMut(&mut Vec<u8>, &mut Vec<u8>) -> bool + 'a;
 
 /// Writes one table.
-struct TableWriter {
+pub(super) struct TableWriter {
     writer: NonNull<ffi::rocksdb_sstfilewriter_t>,
     environment: NonNull<ffi::rocksdb_envoptions_t>,
 }
 
 impl TableWriter {
-    fn open(database: &Database, path: &Path) -> Result<TableWriter> {
+    pub fn open(options: &Options, path: &Path) -> Result<TableWriter> {
         let path = c_path(path)?;
         // SAFETY: constructors, whose arguments are alive.
         let writer = unsafe {
             let environment = ffi::rocksdb_envoptions_create();
-            let options = database.options().pointer();
-            let writer = ffi::rocksdb_sstfilewriter_create(environment, options);
+            let writer = ffi::rocksdb_sstfilewriter_create(environment, options.pointer());
             TableWriter {
                 writer: NonNull::new(writer).expect("operator new does not return null"),
                 environment: NonNull::new(environment).expect("operator new does not return null"),
@@ -44,7 +43,7 @@ impl TableWriter {
         Ok(writer)
     }
 
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         checked("ingest", |error| {
             // SAFETY: the writer is open, and slices are passed with their lengths.
             unsafe {
@@ -67,7 +66,7 @@ impl TableWriter {
         bytes
     }
 
-    fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         checked("ingest", |error| {
             // SAFETY: the writer is open.
             unsafe { ffi::rocksdb_sstfilewriter_finish(self.writer.as_ptr(), error) };
@@ -101,7 +100,7 @@ pub(super) fn build(
             None => {
                 let path = folder.join(format!("{}.sst", tables.len()));
                 tables.push(path.clone());
-                open.insert(TableWriter::open(database, &path)?)
+                open.insert(TableWriter::open(database.options(), &path)?)
             }
         };
         writer.put(&key, &value)?;
