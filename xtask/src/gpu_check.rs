@@ -4,11 +4,15 @@
 //! A bundle is a folder with the program, a script that runs it, and a few lines on both. The
 //! program is linked to the C library of the machine that builds it, because a static one could not
 //! load the driver's library; so the other machine needs one that is as new, which is said.
+//!
+//! A bundle also has the program that merges with RocksDB (`bench-compare/rocksdb-merge`), and the
+//! library of RocksDB. If that program cannot be built here, one line says so, and the bundle is
+//! without it.
 
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
-use crate::steps::Step;
+use crate::steps::{Step, WITH_ROCKSDB};
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,8 +102,52 @@ fn c_library(program: &[u8]) -> Option<(u32, u32)> {
     begins.filter_map(|(at, _)| version(at)).max()
 }
 
+/// The process that builds the program for RocksDB.
+fn rocksdb_step() -> Step {
+    let build = "build --release --manifest-path bench-compare/Cargo.toml -p rocksdb-merge";
+    Step::new(&format!("{WITH_ROCKSDB} {build}"))
+        .with("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .with("CARGO_PROFILE_RELEASE_DEBUG", "0")
+}
+
+/// The program for RocksDB, and the library that it needs beside it.
+///
+/// # Errors
+/// Why they cannot be had.
+fn rocksdb(root: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    crate::run(&rocksdb_step(), root)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or("bench-compare/target".into(), PathBuf::from);
+    let program = root.join(target).join("release/rocksdb-merge");
+    let asked = std::process::Command::new(&program)
+        .arg("--library")
+        .output()
+        .map_err(|e| failed(e, &program))?;
+    if !asked.status.success() {
+        return Err(failed(asked.status, &program));
+    }
+    let mut files = vec![program];
+    let library = String::from_utf8_lossy(&asked.stdout).trim().to_string();
+    if !library.is_empty() {
+        files.push(PathBuf::from(library));
+    }
+    let read = |file: PathBuf| {
+        let bytes = std::fs::read(&file).map_err(|e| failed(e, &file))?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        Ok((name.into_owned(), bytes))
+    };
+    files.into_iter().map(read).collect()
+}
+
 /// The text of a bundle's README.
-fn readme(c_library: Option<(u32, u32)>) -> String {
+fn readme(c_library: Option<(u32, u32)>, has_rocksdb: bool) -> String {
+    let rocksdb = match has_rocksdb {
+        true => {
+            "`rocksdb-merge` and `librocksdb.so` are RocksDB's, which merges the same entries\n\
+             beside the executors. They need libstdc++ 6; without it, RocksDB is left out.\n\n"
+        }
+        false => "RocksDB is not in this bundle, so it is left out of the measurements.\n\n",
+    };
     let library = match c_library {
         Some((major, minor)) => format!("glibc {major}.{minor} or later"),
         None => "a C library".to_string(),
@@ -113,6 +161,7 @@ fn readme(c_library: Option<(u32, u32)>) -> String {
          is installed. Results are in OUT: gpu-check.json, gpu-check.html, gpu-check.log, and the\n\
          reports of compute-sanitizer. They are written after each section, so a run that is cut\n\
          off leaves what it has measured. The exit code is 1 if any table differs.\n\n\
+         {rocksdb}\
          `./gpu-check --help` lists the program's own options.\n",
         std::env::consts::ARCH
     )
@@ -128,16 +177,24 @@ pub(crate) fn gpu_check(root: &Path, wish: &Wish) -> Result<(), Failure> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     let built = root.join(target).join("release/gpu-check");
     let program = std::fs::read(&built).map_err(|e| failed(e, &built))?;
-    let library = c_library(&program);
+    let mut files = vec![
+        ("gpu-check".to_string(), program),
+        ("run".to_string(), RUN.as_bytes().to_vec()),
+    ];
+    let rocksdb = rocksdb(root);
+    if let Err(why) = &rocksdb {
+        println!("RocksDB is left out of the bundle: {}", why.message);
+    }
+    let has_rocksdb = rocksdb.is_ok();
+    files.extend(rocksdb.into_iter().flatten());
+    let library = files.iter().filter_map(|(_, bytes)| c_library(bytes)).max();
+    let readme = readme(library, has_rocksdb).into_bytes();
+    files.push(("README.md".to_string(), readme));
     std::fs::create_dir_all(&folder).map_err(|e| failed(e, &folder))?;
-    let readme = readme(library).into_bytes();
     let mut all_bytes = 0;
-    for (name, bytes, is_program) in [
-        ("gpu-check", &program[..], true),
-        ("run", RUN.as_bytes(), true),
-        ("README.md", &readme[..], false),
-    ] {
+    for (name, bytes) in &files {
         let path = folder.join(name);
+        let is_program = name != "README.md";
         std::fs::write(&path, bytes).map_err(|e| failed(e, &path))?;
         set_mode(&path, if is_program { 0o755 } else { 0o644 }).map_err(|e| failed(e, &path))?;
         all_bytes += bytes.len() as u64;
@@ -191,12 +248,30 @@ mod tests {
     }
 
     #[test]
+    fn the_program_for_rocksdb_is_built_in_its_own_workspace() {
+        let step = rocksdb_step().to_string();
+        assert!(step.contains("-p bench-setup -- build --release"), "{step}");
+        assert!(step.ends_with("-p rocksdb-merge"), "{step}");
+        assert!(step.contains("STRIP=symbols"), "{step}");
+        // The gate builds the other program only.
+        assert!(
+            !super::step(&Wish::default())
+                .to_string()
+                .contains("rocksdb")
+        );
+    }
+
+    #[test]
     fn the_newest_c_library_is_found() {
         let program = b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.4\0GLIBC_PRIVATE\0GLIBC_";
         assert_eq!(c_library(program), Some((2, 34)));
         assert_eq!(c_library(b"nothing"), None);
-        assert!(readme(Some((2, 34))).contains("glibc 2.34 or later"));
-        assert!(readme(None).lines().all(|line| line.len() <= 100));
+        for has_rocksdb in [true, false] {
+            let readme = |library| readme(library, has_rocksdb);
+            assert!(readme(Some((2, 34))).contains("glibc 2.34 or later"));
+            assert!(readme(None).lines().all(|line| line.len() <= 100));
+            assert_eq!(readme(None).contains("libstdc++ 6"), has_rocksdb);
+        }
     }
 
     #[test]

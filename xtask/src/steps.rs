@@ -109,7 +109,7 @@ pub fn against(root: &Path, hash: &str) -> (Vec<Step>, String) {
 }
 
 /// Runs cargo so that RocksDB is found, which is fetched if it is not there.
-const WITH_ROCKSDB: &str =
+pub const WITH_ROCKSDB: &str =
     "cargo run --quiet --manifest-path bench-compare/Cargo.toml -p bench-setup --";
 const COMPARE: &str = "--release --manifest-path bench-compare/Cargo.toml -p bench-compare";
 
