@@ -1,9 +1,9 @@
-//! `rocksdb-merge FOLDER`: writes runs and merges them with RocksDB, as `gpu-check` asks on standard
-//! input. `siltstone_bench::gpu_check::peer` has the requests, and `bench_peers::RocksDbRuns` does
-//! the merges.
+//! `rocksdb-merge FOLDER`: writes runs and merges them with RocksDB, as `gpu-check` asks on
+//! standard input. `siltstone_bench::gpu_check::peer` has the requests, and
+//! `bench_peers::RocksDbRuns` does the merges.
 //!
-//! `rocksdb-merge --library` prints the file of RocksDB's library, which a bundle has to have beside
-//! this program. It prints nothing if RocksDB is a part of the program.
+//! `rocksdb-merge --library` prints the file of RocksDB's library, which a bundle has to have
+//! beside this program. It prints nothing if RocksDB is a part of the program.
 //!
 //! Threading: a thread for each run while runs are written. RocksDB has its own for a merge.
 

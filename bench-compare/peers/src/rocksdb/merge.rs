@@ -1,9 +1,9 @@
 //! A merge of sorted runs by RocksDB, as a job of an executor merges them: `gpu-check` measures it
 //! beside siltstone's executors.
 //!
-//! Each run is one table, so RocksDB's merge has as many inputs as ours. The database has two levels
-//! and no compactions of its own. The runs are ingested, the oldest into the last level and the
-//! others into level 0. Then one compaction of everything merges them, which is what is timed; a
+//! Each run is one table, so RocksDB's merge has as many inputs as ours. The database has two
+//! levels and no compactions of its own. The runs are ingested, the oldest into the last level and
+//! the others into level 0. Then one compaction of everything merges them, which is what is timed; a
 //! database in which it was more than one compaction is refused. Outputs have 64 MiB. All else is
 //! as in the other comparisons (`options.rs`).
 //!
@@ -174,8 +174,8 @@ mod tests {
             for threads in [1, 2, 1] {
                 let merged = runs.merge(threads).unwrap();
                 assert_eq!(merged.entries, 1000 + 3 * 2000, "{merged:?}");
-                assert!(merged.wall_s > 0.0 && merged.written_bytes > 0);
-                assert!(merged.read_bytes > merged.written_bytes, "{merged:?}");
+                assert!(merged.wall_s > 0.0, "{merged:?}");
+                assert!(merged.written_bytes > 0 && merged.read_bytes > 0, "{merged:?}");
             }
         }
     }

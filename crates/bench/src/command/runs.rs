@@ -67,7 +67,7 @@ impl Runner<'_> {
         }
         let program = self.program;
         let executor = gpu::opened(program.gpus, &settings.gpu, program.stopped)?;
-        let words = gpu::words(&*executor, &settings.gpu);
+        let words = gpu::words(program.gpus, &*executor, &settings.gpu);
         let driver = SiltstoneWith::new(vec![executor.clone()], words);
         let mut record = self.run_on(&driver, folder, settings, label)?;
         record.stand_ins.extend(program.gpus.stand_in());

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use siltstone_gpu::device::cuda;
 use siltstone_gpu::{GpuOptions, OpenError};
 use siltstone_storage::Runtime;
 use siltstone_table::exec::{Executor, ExecutorState};
@@ -26,6 +27,11 @@ pub trait Gpus: Sync {
     /// Why there is none, in one line.
     fn open(&self, options: GpuOptions) -> Result<Arc<dyn Executor>, String>;
 
+    /// What the GPU calls itself; `None` if that is not known.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
     /// What stands in for a GPU, in a sentence; `None` if it is a real one.
     fn stand_in(&self) -> Option<String> {
         None
@@ -43,6 +49,10 @@ impl Gpus for FirstGpu {
             OpenError::Unavailable(why) => format!("no GPU can be used: {why}"),
             other => other.to_string(),
         })
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(cuda::find(None).ok()?.name)
     }
 }
 
@@ -73,12 +83,13 @@ pub(crate) fn opened(
 }
 
 /// What the executor of a run is, for its record.
-pub(crate) fn words(executor: &dyn Executor, settings: &GpuSettings) -> String {
+pub(crate) fn words(gpus: &dyn Gpus, executor: &dyn Executor, settings: &GpuSettings) -> String {
     let GpuSettings {
         strategy, transfer, ..
     } = settings;
-    let name = executor.name();
-    format!("{name}: strategy {strategy}, transfer {transfer}")
+    let model = gpus.name().map(|model| format!(" ({model})"));
+    let (name, model) = (executor.name(), model.unwrap_or_default());
+    format!("{name}{model}: strategy {strategy}, transfer {transfer}")
 }
 
 #[cfg(test)]
@@ -134,6 +145,10 @@ mod tests {
             let (asked, end) = (AtomicU32::new(0), self.0.clone());
             Ok(Arc::new(Slow { asked, end }))
         }
+
+        fn name(&self) -> Option<String> {
+            Some("a model".into())
+        }
     }
 
     struct Refuses;
@@ -151,10 +166,11 @@ mod tests {
             transfer: Transfer::Plain,
             profiles: true,
         };
-        let executor = opened(&Gives(ExecutorState::Ready), &settings, &|| false).unwrap();
+        let ready = Gives(ExecutorState::Ready);
+        let executor = opened(&ready, &settings, &|| false).unwrap();
         assert_eq!(
-            words(&*executor, &settings),
-            "gpu7: strategy luda, transfer plain"
+            words(&ready, &*executor, &settings),
+            "gpu7 (a model): strategy luda, transfer plain"
         );
         let down = Gives(ExecutorState::Down("no memory".into()));
         let error = opened(&down, &settings, &|| false).err().unwrap();

@@ -120,6 +120,7 @@ fn ways(setup: &Setup) -> Vec<(String, GpuOptions)> {
             "hierarchical, pipeline",
             by(Strategy::Hierarchical, Transfer::Pipeline),
         ),
+        named("full, direct", by(Strategy::Full, Transfer::Direct)),
     ]
 }
 
@@ -136,7 +137,14 @@ pub fn compare_all(
     let device = setup.device()?;
     let mut executors = Vec::new();
     for (name, options) in ways(setup) {
-        executors.push((name, setup.executor(&device, options)?));
+        if options.transfer != Transfer::Direct {
+            executors.push((name, setup.executor(&device, options)?));
+            continue;
+        }
+        match setup.tried(&device, options) {
+            Ok(gpu) => executors.push((name, gpu)),
+            Err(why) => report.without_direct(&why),
+        }
     }
     let mut all = shapes();
     let lz4: Vec<Shape> = all

@@ -204,9 +204,6 @@ fn begun(setup: &Setup) -> Report {
         setup.disk.display(),
         kind(&setup.disk)
     ));
-    hardware.push(
-        "The transfer `direct` (GPUDirect Storage) was not run, because it is not built.".into(),
-    );
     if setup.is_small {
         hardware.push("Sizes were small, so that speeds mean little.".into());
     }

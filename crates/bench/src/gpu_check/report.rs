@@ -55,6 +55,17 @@ pub struct Report {
     pub store: Vec<StoreRow>,
 }
 
+impl Report {
+    /// Says once that the transfer `direct` is left out, and why.
+    pub fn without_direct(&mut self, why: &str) {
+        let said = format!("The transfer `direct` was not run: {why}.");
+        if !self.hardware.contains(&said) {
+            println!("  `direct` is left out: {why}");
+            self.hardware.push(said);
+        }
+    }
+}
+
 /// How a section ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct SectionState {

@@ -135,6 +135,23 @@ impl Setup {
         GpuExecutor::open("gpu0", Arc::clone(device), &self.runtime, options)
     }
 
+    /// As [`Setup::executor`], for a transfer that not every machine has: the executor has to run a
+    /// small job, too.
+    ///
+    /// # Errors
+    /// Why the transfer cannot be used, in one line.
+    pub fn tried(
+        &self,
+        device: &Arc<dyn Device>,
+        options: GpuOptions,
+    ) -> Result<GpuExecutor, String> {
+        let gpu = self.executor(device, options)?;
+        let world = self.world(Shape::plain(64, 2), 64 << 10, 0)?;
+        let ran = self.run(&world, &world.job(), &gpu, gpu.tasks(), &world.storage)?;
+        delete(&world.storage, &ran.outcome);
+        Ok(gpu)
+    }
+
     /// A world in memory. It is smaller than asked for if inputs and outputs would not fit.
     ///
     /// # Errors

@@ -145,7 +145,7 @@ fn cases(setup: &Setup, has_rocksdb: bool) -> Vec<Case> {
     all
 }
 
-fn ways(setup: &Setup) -> Result<Vec<Way>, String> {
+fn ways(setup: &Setup, report: &mut Report) -> Result<Vec<Way>, String> {
     let device = setup.device()?;
     let cores = setup.runtime.cores();
     let mut ways = vec![Way::Host(1)];
@@ -158,14 +158,20 @@ fn ways(setup: &Setup) -> Result<Vec<Way>, String> {
         Strategy::Luda,
         Strategy::Hierarchical,
     ] {
-        for transfer in [Transfer::Pipeline, Transfer::Plain] {
+        for transfer in [Transfer::Pipeline, Transfer::Plain, Transfer::Direct] {
             let options = GpuOptions {
                 strategy,
                 transfer,
                 ..setup.options()
             };
-            let gpu = setup.executor(&device, options)?;
-            ways.push(Way::Gpu(Box::new(gpu), strategy, transfer.name()));
+            let gpu = match transfer {
+                Transfer::Direct => setup.tried(&device, options),
+                _ => Ok(setup.executor(&device, options)?),
+            };
+            match gpu {
+                Ok(gpu) => ways.push(Way::Gpu(Box::new(gpu), strategy, transfer.name())),
+                Err(why) => report.without_direct(&why),
+            }
         }
     }
     let checked = GpuOptions {
@@ -186,7 +192,7 @@ fn ways(setup: &Setup) -> Result<Vec<Way>, String> {
 /// # Errors
 /// What kept a case from being measured.
 pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool, String> {
-    let mut ways = ways(setup)?;
+    let mut ways = ways(setup, report)?;
     let mut peer = start_rocksdb(setup, report);
     if peer.is_some() {
         ways.push(Way::RocksDb(1));

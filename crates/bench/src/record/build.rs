@@ -256,7 +256,7 @@ impl Record {
         };
         self.host_compaction_bytes_per_s = bandwidth("host");
         self.device_compaction_bytes_per_s = bandwidth("device");
-        // Of a run with a GPU only what the GPU did, or else one that declines everything would have
+        // Of a run with a GPU only what the GPU did, or else one that declines all jobs would have
         // the figure of the host.
         self.compaction_bytes_per_s = match settings.gpu.is_used() {
             true => bandwidth("gpu"),

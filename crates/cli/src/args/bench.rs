@@ -88,6 +88,7 @@ pub enum BenchCommand {
     #[command(after_help = "Examples:\n  \
         silt bench paper                                   list the experiments\n  \
         silt bench paper prockstore-fig16 --scale 0.01\n  \
+        silt bench paper gpu --quick --record r.jsonl.zst  the paper on GPU compaction\n  \
         silt bench paper hpdk-fig5 --folder /data/b --html hpdk.html\n  \
         silt bench paper mine.toml --json > mine.jsonl\n  \
         silt bench paper prockstore --quick --within 10min --page p.md --record r.jsonl.zst\n  \
@@ -102,6 +103,9 @@ pub enum BenchCommand {
         fails is noted then, and the others go on; --html is a folder, with a page for each \
         experiment and index.html, which has the verdicts on all of them. Rounds are interleaved, \
         and ratios compare runs of one round.\n\n\
+        Some runs of the experiments gpu-compaction-* need a GPU, which is opened for each of \
+        them. On a machine without one they are printed as not run, with the line that `silt gpu` \
+        prints; the other runs go on, and the exit code is 0.\n\n\
         Host and device of an experiment are processes of their own, which end with the call. A \
         link with a rate needs root, ip and tc; without them a limiter in the client stands in, \
         and the record says so.\n\n\

@@ -225,9 +225,9 @@ fn experiments_on_a_gpu_have_the_runs_of_the_paper_and_ours() {
 /// The rows of the claims in the specification, at the four sizes of values.
 #[test]
 fn ratios_of_a_gpu_are_those_of_the_paper() {
-    let found = |name: &str, metric: Metric, of: &str, to: &str, rest: &str| -> Vec<f64> {
+    let found = |name: &str, metric: Metric, of: &str, to: &str, end: &str| -> Vec<f64> {
         let experiment = Experiment::named(name).unwrap();
-        let label = |way: &str, bytes: u32| format!("{way}, {bytes} bytes{rest}");
+        let label = |way: &str, bytes: u32| format!("{way}, {bytes} bytes{end}");
         let paper = |bytes: u32| {
             let index = |way| {
                 let label = label(way, bytes);
