@@ -14,7 +14,6 @@ use std::process::ExitCode;
 use bench_peers::{RocksDbDriver, RocksDbRuns};
 use siltstone_bench::engine::Driver;
 use siltstone_bench::gpu_check::peer::{Merge, Merged, Reply, Request, serve};
-use siltstone_bench::measure::process::cpu_s;
 use siltstone_bench::settings::Compression;
 
 fn main() -> ExitCode {
@@ -72,11 +71,10 @@ impl Merger {
             }
             Request::Merge(threads) => {
                 let runs = self.runs.as_ref().ok_or("there are no runs to merge")?;
-                let used_s = cpu_s().unwrap_or(0.0);
                 let merged = runs.merge(threads).map_err(|error| error.to_string())?;
                 Ok(Reply::Merged(Merged {
                     wall_s: merged.wall_s,
-                    cpu_s: cpu_s().unwrap_or(0.0) - used_s,
+                    cpu_s: merged.cpu_s,
                     read_bytes: merged.read_bytes,
                     written_bytes: merged.written_bytes,
                     entries: merged.entries,

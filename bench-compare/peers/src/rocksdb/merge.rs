@@ -3,8 +3,8 @@
 //!
 //! Each run is one table, so RocksDB's merge has as many inputs as ours. The database has two
 //! levels and no compactions of its own. The runs are ingested, the oldest into the last level and
-//! the others into level 0. Then one compaction of everything merges them, which is what is timed; a
-//! database in which it was more than one compaction is refused. Outputs have 64 MiB. All else is
+//! the others into level 0. Then one compaction of everything merges them, which is what is timed;
+//! if it was more than one compaction, the merge is refused. Outputs have 64 MiB. All else is
 //! as in the other comparisons (`options.rs`).
 //!
 //! Invariant: each merge finds the same tables, because each gets links to them in a new folder.
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use siltstone_bench::engine::{EngineError, Result};
+use siltstone_bench::measure::process::cpu_s;
 use siltstone_bench::settings::{Compression, EngineSettings};
 
 use super::database::{Database, Options};
@@ -36,6 +37,8 @@ pub struct RocksDbRuns {
 pub struct RocksDbMerge {
     /// How long the compaction took, in seconds.
     pub wall_s: f64,
+    /// The processor time of this process meanwhile, in seconds.
+    pub cpu_s: f64,
     /// The bytes of its inputs, as RocksDB counts them.
     pub read_bytes: u64,
     /// The bytes of its outputs.
@@ -129,9 +132,10 @@ impl RocksDbRuns {
             ingest(&database, &[link])?;
         }
         let before = database.events().sums();
-        let began = Instant::now();
+        let (began, used_s) = (Instant::now(), cpu_s().unwrap_or(0.0));
         database.compact();
         let wall_s = began.elapsed().as_secs_f64();
+        let cpu_s = cpu_s().unwrap_or(0.0) - used_s;
         // The event of a compaction is in the log when its call has returned.
         let after = database.events().sums();
         let count = after.compaction_count - before.compaction_count;
@@ -144,6 +148,7 @@ impl RocksDbRuns {
         std::fs::remove_dir_all(&folder).map_err(failed("delete the database"))?;
         Ok(RocksDbMerge {
             wall_s,
+            cpu_s,
             read_bytes: after.compaction_read_bytes - before.compaction_read_bytes,
             written_bytes: after.compaction_bytes - before.compaction_bytes,
             entries: entries.unwrap_or(0),
@@ -175,7 +180,10 @@ mod tests {
                 let merged = runs.merge(threads).unwrap();
                 assert_eq!(merged.entries, 1000 + 3 * 2000, "{merged:?}");
                 assert!(merged.wall_s > 0.0, "{merged:?}");
-                assert!(merged.written_bytes > 0 && merged.read_bytes > 0, "{merged:?}");
+                assert!(
+                    merged.written_bytes > 0 && merged.read_bytes > 0,
+                    "{merged:?}"
+                );
             }
         }
     }
