@@ -86,7 +86,7 @@ pub enum Bench {
 }
 
 /// The papers whose comparison has a page.
-const PAPERS: [&str; 1] = ["prockstore"];
+const PAPERS: [&str; 2] = ["gpu", "prockstore"];
 
 /// The plan that is carried out if none is named.
 const DAILY_PLAN: &str = "quick";
@@ -149,6 +149,9 @@ cargo xtask COMMAND
                           (needs root for namespaces, else a limiter stands in for the link); writes
                           docs/papers/prockstore.jsonl.zst and docs/papers/prockstore.md, and pages
                           with charts in target/prockstore (index.html has all verdicts)
+  bench gpu [--full] [ARGS...]
+                          the same for the paper on GPU compaction (without a GPU only the runs on
+                          the host are carried out)
   bench NAME [ARGS...]    a small benchmark of its own
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
@@ -427,6 +430,14 @@ mod tests {
                     name: "prockstore".into(),
                     is_full: false,
                     words: words(&["--rounds", "2"]),
+                })),
+            ),
+            (
+                "bench gpu --full",
+                Ok(Command::Bench(Bench::Paper {
+                    name: "gpu".into(),
+                    is_full: true,
+                    words: Vec::new(),
                 })),
             ),
             (
