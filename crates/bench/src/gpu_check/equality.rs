@@ -142,7 +142,12 @@ pub fn compare_all(
             continue;
         }
         match setup.tried(&device, options) {
-            Ok(gpu) => executors.push((name, gpu)),
+            Ok(gpu) => {
+                if let Some(mode) = gpu.direct_mode() {
+                    report.with_direct(mode);
+                }
+                executors.push((name, gpu));
+            }
             Err(why) => report.without_direct(&why),
         }
     }
@@ -187,7 +192,11 @@ pub fn compare_all(
                 }
                 continue;
             }
-            let world = setup.world(shape, *bytes, mix(seed ^ number as u64))?;
+            let seed = mix(seed ^ number as u64);
+            let world = match gpu.direct_mode() {
+                Some(_) => setup.direct_world(shape, *bytes, seed)?,
+                None => setup.world(shape, *bytes, seed)?,
+            };
             report.equality.push(compared(setup, &world, name, gpu));
         }
     }

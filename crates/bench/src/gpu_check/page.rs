@@ -204,9 +204,12 @@ fn spread(figures: &SpreadRow, decimals: usize) -> Cell {
 
 fn speed(report: &Report) -> Part {
     let mut tables: Vec<Table> = Vec::new();
-    for place in ["memory", "disk"] {
+    for place in ["memory", "disk", "direct I/O"] {
         let caption = match place {
             "memory" => "Merges whose outputs go to memory (tmpfs)",
+            "direct I/O" => {
+                "Merges on the disk of the results; inputs and outputs go past the page cache"
+            }
             _ => "Merges whose outputs go to the disk of the results; inputs are in memory",
         };
         let heads = [

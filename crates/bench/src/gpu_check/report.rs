@@ -5,6 +5,7 @@
 //! Threading: plain data.
 
 use serde::Serialize;
+use siltstone_gpu::device::DirectMode;
 
 use crate::compare::Spread;
 use crate::measure::LatencySummary;
@@ -56,6 +57,15 @@ pub struct Report {
 }
 
 impl Report {
+    /// Says once how direct transfers are made.
+    pub fn with_direct(&mut self, mode: &DirectMode) {
+        let said = format!("Transfer `direct`: {mode}.");
+        if !self.hardware.contains(&said) {
+            println!("  {said}");
+            self.hardware.push(said);
+        }
+    }
+
     /// Says once that the transfer `direct` is left out, and why.
     pub fn without_direct(&mut self, why: &str) {
         let said = format!("The transfer `direct` was not run: {why}.");
@@ -172,7 +182,7 @@ pub struct EqualityRow {
 /// The speed of one way to merge.
 #[derive(Clone, Debug, Serialize)]
 pub struct SpeedRow {
-    /// `memory` or `disk`.
+    /// `memory`, `disk` or `direct I/O`.
     pub place: &'static str,
     /// The bytes of values.
     pub value_bytes: usize,

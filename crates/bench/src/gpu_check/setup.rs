@@ -135,8 +135,17 @@ impl Setup {
         GpuExecutor::open("gpu0", Arc::clone(device), &self.runtime, options)
     }
 
+    /// A world on the disk of the results, whose files are read and written past the page cache.
+    ///
+    /// # Errors
+    /// The disk does not allow it, or what could not be written.
+    pub fn direct_world(&self, shape: Shape, bytes: u64, seed: u64) -> Result<World, String> {
+        let room = free_bytes(&self.disk).map_or(bytes, |free| free / 5);
+        World::write(&self.disk, shape, bytes.min(room), seed)?.with_direct_io()
+    }
+
     /// As [`Setup::executor`], for a transfer that not every machine has: the executor has to run a
-    /// small job, too.
+    /// small job, too, whose files are moved in this way.
     ///
     /// # Errors
     /// Why the transfer cannot be used, in one line.
@@ -146,9 +155,19 @@ impl Setup {
         options: GpuOptions,
     ) -> Result<GpuExecutor, String> {
         let gpu = self.executor(device, options)?;
-        let world = self.world(Shape::plain(64, 2), 64 << 10, 0)?;
+        let world = self.direct_world(Shape::plain(64, 2), 256 << 10, 0)?;
         let ran = self.run(&world, &world.job(), &gpu, gpu.tasks(), &world.storage)?;
         delete(&world.storage, &ran.outcome);
+        let counters = gpu.counters();
+        let count_of = |name: &str| {
+            let found = counters.iter().find(|(of, _)| of == name);
+            found.map_or(0, |(_, count)| *count)
+        };
+        for name in ["gpu_direct_read_bytes", "gpu_direct_written_bytes"] {
+            if count_of(name) == 0 {
+                return Err(format!("a job moved nothing directly ({name} is 0)"));
+            }
+        }
         Ok(gpu)
     }
 

@@ -101,11 +101,32 @@ impl Way {
     }
 }
 
+/// Where files are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// All are in memory.
+    Memory,
+    /// Outputs go to a disk. Inputs are in memory, where the page cache would have them, too.
+    Disk,
+    /// All are on a disk, and are read and written past the page cache.
+    DirectIo,
+}
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Place::Memory => "memory",
+            Place::Disk => "disk",
+            Place::DirectIo => "direct I/O",
+        }
+    }
+}
+
 /// What is merged, and where.
 struct Case {
     shape: Shape,
     bytes: u64,
-    on_disk: bool,
+    place: Place,
 }
 
 /// The cases, in the order of their worth.
@@ -115,7 +136,7 @@ fn cases(setup: &Setup, has_rocksdb: bool) -> Vec<Case> {
     let large = if has_rocksdb { 512 << 20 } else { 1 << 30 };
     let large = setup.sized(large, 120 << 10);
     let medium = setup.sized(384 << 20, 80 << 10);
-    let mut add = |runs, codec, bytes, on_disk| {
+    let mut add = |runs, codec, bytes, place| {
         let values = match setup.is_small || setup.is_emulated {
             true => &VALUE_BYTES[..1],
             false => &VALUE_BYTES[..],
@@ -129,18 +150,18 @@ fn cases(setup: &Setup, has_rocksdb: bool) -> Vec<Case> {
             all.push(Case {
                 shape,
                 bytes,
-                on_disk,
+                place,
             });
         }
     };
-    add(4, Codec::None, large, false);
-    add(4, Codec::Lz4, large, false);
-    add(4, Codec::None, medium, true);
-    for runs in [2, 8] {
-        add(runs, Codec::None, medium, false);
-    }
-    for runs in [2, 8] {
-        add(runs, Codec::Lz4, medium, false);
+    add(4, Codec::None, large, Place::Memory);
+    add(4, Codec::Lz4, large, Place::Memory);
+    add(4, Codec::None, medium, Place::DirectIo);
+    add(4, Codec::None, medium, Place::Disk);
+    for codec in [Codec::None, Codec::Lz4] {
+        for runs in [2, 8] {
+            add(runs, codec, medium, Place::Memory);
+        }
     }
     all
 }
@@ -169,7 +190,12 @@ fn ways(setup: &Setup, report: &mut Report) -> Result<Vec<Way>, String> {
                 _ => Ok(setup.executor(&device, options)?),
             };
             match gpu {
-                Ok(gpu) => ways.push(Way::Gpu(Box::new(gpu), strategy, transfer.name())),
+                Ok(gpu) => {
+                    if let Some(mode) = gpu.direct_mode() {
+                        report.with_direct(mode);
+                    }
+                    ways.push(Way::Gpu(Box::new(gpu), strategy, transfer.name()));
+                }
                 Err(why) => report.without_direct(&why),
             }
         }
@@ -210,11 +236,17 @@ pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool,
         if limit.is_over() {
             return Ok(true);
         }
+        // Without files that are open for direct I/O, `direct` is `pipeline`.
         let takes = |way: &Way, world: &World| match way {
             Way::Host(_) | Way::RocksDb(_) => true,
+            Way::Gpu(gpu, ..) if gpu.direct_mode().is_some() && case.place != Place::DirectIo => {
+                false
+            }
             Way::Gpu(gpu, ..) => gpu.accepts(&world.job()).is_ok(),
         };
-        if case.on_disk && free_bytes(&setup.disk).is_some_and(|free| free < 3 * case.bytes) {
+        if case.place != Place::Memory
+            && free_bytes(&setup.disk).is_some_and(|free| free < 3 * case.bytes)
+        {
             println!("  not enough room in {}", setup.disk.display());
             continue;
         }
@@ -228,9 +260,22 @@ pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool,
             );
             continue;
         }
-        // Inputs are in memory, also if outputs go to a disk: they would be in the page cache.
-        let world = setup.world(case.shape, case.bytes, 1)?;
-        let outputs = if case.on_disk { &disk } else { &world.storage };
+        let world = match case.place {
+            Place::DirectIo => setup.direct_world(case.shape, case.bytes, 1),
+            Place::Memory | Place::Disk => setup.world(case.shape, case.bytes, 1),
+        };
+        let world = match (world, case.place) {
+            (Ok(world), _) => world,
+            (Err(why), Place::DirectIo) => {
+                println!("  no merges with direct I/O: {why}");
+                continue;
+            }
+            (Err(why), _) => return Err(why),
+        };
+        let outputs = match case.place {
+            Place::Disk => &disk,
+            Place::Memory | Place::DirectIo => &world.storage,
+        };
         if !write_for_rocksdb(&mut peer, &case, &world, report) {
             usable.retain(|way| !matches!(way, Way::RocksDb(_)));
         }
@@ -260,7 +305,7 @@ fn write_for_rocksdb(
     world: &World,
     report: &mut Report,
 ) -> bool {
-    let takes_part = !case.on_disk && case.shape.runs == 4;
+    let takes_part = case.place == Place::Memory && case.shape.runs == 4;
     let merge = Merge::of(world).filter(|_| takes_part);
     let (Some(asked), Some(merge)) = (peer.as_mut(), merge) else {
         return false;
@@ -342,7 +387,7 @@ fn rows(
             continue;
         };
         let (side, transfer) = way.names();
-        let place = if case.on_disk { "disk" } else { "memory" };
+        let place = case.place.name();
         println!(
             "  {place}, values of {}, {} runs, {}: {side}, {transfer}: {:.0} MB/s, {:.2} CPU-s/GB",
             case.shape.value_bytes,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use siltstone_storage::{Epoch, FileStorage, Storage};
+use siltstone_storage::{DirectStorage, Epoch, FileStorage, Storage};
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::{InputMap, Inputs};
 use siltstone_table::job::{
@@ -503,6 +503,22 @@ impl World {
             attempts: AtomicU64::new(1),
             _folder: folder,
         })
+    }
+
+    /// The same inputs, read past the page cache. Outputs in its folder are written in this way, too.
+    ///
+    /// # Errors
+    /// The file system does not allow it, or what could not be opened, as text.
+    pub fn with_direct_io(mut self) -> Result<World, String> {
+        self.storage.check_direct().map_err(|e| e.to_string())?;
+        let storage: Arc<dyn Storage> = Arc::new(DirectStorage::new(self.storage));
+        let mut inputs = InputMap::new();
+        for input in &self.job.inputs {
+            let file = storage.open(&input.name).map_err(|e| e.to_string())?;
+            inputs.add_table(LOCATION, &input.name, file);
+        }
+        (self.storage, self.inputs) = (storage, Arc::new(inputs));
+        Ok(self)
     }
 
     /// The number of keys that a merge of plain entries keeps.
