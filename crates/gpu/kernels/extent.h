@@ -112,8 +112,8 @@ DEVICE u32 value_width(const Extent *e) {
 }
 
 // An upper bound: `Extent::stored_bytes` of every block that has the first entries of `e`, any
-// number of them, and whose prefix has at most `prefix` bytes, is at most this. For `e` itself, with
-// the length of its own prefix, this is its `stored_bytes`.
+// number of them, and whose prefix has at most `prefix` bytes, is at most this. For `e` itself,
+// with the length of its own prefix, this is its `stored_bytes`.
 //
 // Let a block have n entries, a shortest key of s bytes, a prefix of f bytes, and heads of h bytes.
 // Its keys, their pads, and the prefix together take the larger of these two sums over its entries,

@@ -271,8 +271,8 @@ impl EmulatedDevice {
         (state.calls, state.copies, state.kernels)
     }
 
-    /// How many accesses to arrays all launches of a kernel made so far. An access to a structure is
-    /// one.
+    /// How many accesses to arrays all launches of a kernel made so far. An access to a structure
+    /// is one.
     pub fn accesses(&self, kernel: &str) -> u64 {
         let state = self.state.lock();
         let mut all = state.accesses.iter();
