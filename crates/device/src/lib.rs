@@ -23,8 +23,9 @@ pub use client::{
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, TABLES_ADVICE, connect, network, open, open_read_only};
 pub use server::{
-    Access, AccessError, DataFolder, Folders, MemoryFolders, MissingFolders, NoFolders,
-    RefusedPeer, RefusedPeers, Server, ServerOptions, SessionEvent, SessionReport, StartError,
+    Access, AccessError, DataFolder, ExecutorReport, Folders, MemoryFolders, MissingFolders,
+    NoFolders, Preferred, RefusedPeer, RefusedPeers, Server, ServerOptions, SessionEvent,
+    SessionReport, StartError,
 };
 pub use tls::{TlsError, TlsFiles, TlsNetwork};
 pub use url::DeviceUrl;

@@ -29,14 +29,16 @@ use siltstone_table::TableError;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::separated::RebuildExecutor;
 use siltstone_table::exec::{
-    CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Handover, Inputs, PartListener,
-    Progress, StreamSource, SubjobOrder, Throttle,
+    CancelToken, ExecContext, ExecError, Executor, Handover, Inputs, PartListener, Progress,
+    StreamSource, SubjobOrder, Throttle,
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
 use super::Inner;
+use super::executors::{Executors, ToRun};
 use super::names_kept::NamesKept;
 use super::rebuild::{ChunkSource, Chunks};
+use super::runs::Runs;
 use super::session::SessionState;
 use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, check_locations, get_work};
 use crate::wire::survivors::SurvivorsPiece;
@@ -83,7 +85,7 @@ struct Told {
 struct Attempt {
     /// The survivors that the host sends, if the host decides what is kept.
     chunks: Option<Arc<Chunks>>,
-    progress: Arc<Progress>,
+    runs: Runs,
     limit: Arc<Limit>,
     cancel: CancelToken,
     silence: Duration,
@@ -232,7 +234,7 @@ impl Jobs {
     pub(super) fn watch(&self) {
         let now = self.runtime.now();
         for attempt in self.all() {
-            let signs = attempt.progress.signs_of_life();
+            let signs = attempt.runs.signs_of_life();
             let mut watched = attempt.watched.lock();
             if watched.0 != signs {
                 *watched = (signs, now);
@@ -308,8 +310,6 @@ impl Jobs {
         for part in told.parts.iter_mut().take(known) {
             *part = Vec::new();
         }
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let progress = &attempt.progress;
         // A frame has a maximum size. The host asks again for the parts that did not fit. A part
         // that never fits is left empty, and the host reads it with requests of its own.
         let most = crate::wire::frame::FIELDS_MAX / 2;
@@ -334,13 +334,8 @@ impl Jobs {
         }
         Ok(Answer::Job(JobStatus {
             counts: JobCounts {
-                entries: load(&progress.entries),
-                bytes_in: load(&progress.bytes_in),
-                bytes_out: load(&progress.bytes_out),
-                tables: load(&progress.tables),
-                beats: load(&progress.beats),
-                cpu_ns: load(&progress.helpers_cpu_ns),
-                spent_bytes: load(&attempt.limit.spent),
+                spent_bytes: attempt.limit.spent.load(Ordering::Relaxed),
+                ..attempt.runs.counts()
             },
             parts,
             parts_hold: !told.parts_are_lost || planted!(FailedTablesAreAdopted),
@@ -544,11 +539,11 @@ pub(super) fn begin(
     let silence = Duration::from_millis(order.silence_ms.max(1000));
     let chunks =
         (decides == Decides::Host).then(|| Chunks::new(runtime, order.attempt, &job, silence));
-    let progress = Arc::default();
+    let runs = Runs::new(runtime);
     let new_attempt = |outputs: Option<Arc<dyn Storage>>| Attempt {
         chunks,
-        limit: Arc::new(Limit::new(runtime, &progress, order.bytes_per_s)),
-        progress,
+        limit: Arc::new(Limit::new(runtime, runs.own(), order.bytes_per_s)),
+        runs,
         cancel: CancelToken::new(),
         silence,
         job: job.identity(),
@@ -582,10 +577,13 @@ pub(super) fn begin(
     }
     let attempt = Arc::new(new_attempt(Some(Arc::clone(&storage))));
     let handed_over = parts.iter().flat_map(|part| &part.tables);
-    let handed_over = handed_over.map(|table| table.name.clone()).collect();
+    let handed_over: BTreeSet<String> = handed_over.map(|table| table.name.clone()).collect();
+    // A preferred executor begins at the start of the job.
+    let is_whole = handed_over.is_empty();
+    let names = Arc::new(NamesKept::new(runtime, Arc::clone(&storage), handed_over));
     let handover = Handover::with_parts(runtime, job.identity(), parts);
     let context = ExecContext {
-        progress: Arc::clone(&attempt.progress),
+        progress: Arc::clone(attempt.runs.own()),
         cancel: attempt.cancel.clone(),
         max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
         throttle: Some(Arc::clone(&attempt.limit) as Arc<dyn Throttle>),
@@ -599,8 +597,8 @@ pub(super) fn begin(
         },
         ..ExecContext::new(
             runtime.clone(),
-            Arc::new(StorageInputs(Arc::clone(&storage))),
-            Arc::new(NamesKept::new(runtime, storage, handed_over)),
+            Arc::new(StorageInputs(storage)),
+            Arc::clone(&names) as Arc<dyn Storage>,
             epoch,
         )
     };
@@ -617,7 +615,14 @@ pub(super) fn begin(
     let lowered_by = lowered_by(&job);
     let task = move || {
         task_inner.runtime.lower_priority(lowered_by);
-        execute(&job, &context, &run);
+        execute(
+            &task_inner.executors,
+            &job,
+            &context,
+            &names,
+            is_whole,
+            &run,
+        );
         task_inner.give_slot_back(decides);
         let is_forgotten = run.told.lock().is_forgotten;
         if let Some(session) = session.upgrade().filter(|_| is_forgotten) {
@@ -645,11 +650,25 @@ fn lowered_by(job: &Job) -> i32 {
     }
 }
 
-/// Runs a job, and notes how it ended.
-fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
+/// Runs a job, and notes how it ended. `is_whole` is false if the attempt begins with tables of an
+/// earlier one.
+fn execute(
+    executors: &Executors,
+    job: &Job,
+    context: &ExecContext,
+    names: &NamesKept,
+    is_whole: bool,
+    attempt: &Attempt,
+) {
     let begun = context.runtime.task_cpu_ns();
+    let to_run = ToRun {
+        job,
+        context,
+        names,
+        runs: &attempt.runs,
+    };
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match &attempt.chunks {
-        None => CpuExecutor.run(job, context),
+        None => executors.run(&to_run, is_whole),
         Some(chunks) => {
             let source = Arc::new(ChunkSource(Arc::clone(chunks)));
             RebuildExecutor::new(source).run(job, context)
@@ -659,7 +678,7 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
         chunks.end();
     }
     let used = context.runtime.task_cpu_ns().saturating_sub(begun);
-    let progress = &attempt.progress;
+    let progress = attempt.runs.own();
     progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);
     let mut outcome = Vec::new();
     let handover = context.handover.as_ref();
@@ -705,11 +724,11 @@ mod tests {
     use super::*;
 
     fn an_attempt(runtime: &Runtime) -> Arc<Attempt> {
-        let progress = Arc::default();
+        let runs = Runs::new(runtime);
         Arc::new(Attempt {
             chunks: None,
-            limit: Arc::new(Limit::new(runtime, &progress, 0)),
-            progress,
+            limit: Arc::new(Limit::new(runtime, runs.own(), 0)),
+            runs,
             cancel: CancelToken::new(),
             silence: Duration::from_secs(1),
             job: 7,

@@ -14,6 +14,7 @@ mod access;
 mod bounded;
 mod clock;
 mod connection;
+mod executors;
 mod folders;
 mod jobs;
 mod leases;
@@ -25,6 +26,7 @@ mod options;
 mod rebuild;
 mod refused;
 mod requests;
+mod runs;
 mod session;
 mod shared;
 
@@ -43,6 +45,8 @@ use siltstone_storage::{
 use access::Peer;
 pub use access::{Access, AccessError};
 use bounded::{Bounded, InUse};
+use executors::Executors;
+pub use executors::{ExecutorReport, Preferred};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use jobs::Decides;
 use missing::Missing;
@@ -133,6 +137,7 @@ struct Inner {
     /// A random id of this start of the server.
     start: [u8; 16],
     started: Instant,
+    executors: Executors,
     /// The number of jobs that are running.
     busy_slots: AtomicUsize,
     /// How many objects all sessions together have open.
@@ -586,6 +591,7 @@ impl Server {
         }
         let inner = Arc::new(Inner {
             runtime: runtime.clone(),
+            executors: Executors::new(runtime, &options.preferred),
             options,
             root,
             root_epoch,
@@ -644,6 +650,12 @@ impl Server {
     /// writes and reads 8 MiB.
     pub fn machine(&self) -> Machine {
         self.inner.machine()
+    }
+
+    /// Reports what each executor of the server has done: the preferred ones in their order, then
+    /// the cores of the machine.
+    pub fn executors(&self) -> Vec<ExecutorReport> {
+        self.inner.executors.report()
     }
 
     /// Reports what the sessions of the server are doing now.

@@ -7,6 +7,7 @@
 //!
 //! Invariants: `sync_dir` does nothing. `delete`, `rename` and `recycle` change only objects that
 //! were handed over to the job, or that the job created here. A renamed object stays one of these.
+//! One that was deleted is none of them any more.
 //!
 //! Threading: shared. There is one runtime mutex, and it is not held during a call of the storage.
 
@@ -26,6 +27,14 @@ pub(super) struct NamesKept {
     created: Mutex<BTreeSet<String>>,
 }
 
+/// Whether an object is not there any more after a call that should delete it.
+fn is_gone(deleted: &Result<()>) -> bool {
+    match deleted {
+        Ok(()) => true,
+        Err(error) => error.kind == StorageErrorKind::NotFound,
+    }
+}
+
 impl NamesKept {
     /// The storage that a job gets. `handed_over` has the names of the tables that earlier attempts
     /// left, which the host passes on to this one.
@@ -38,6 +47,14 @@ impl NamesKept {
             inner,
             created: runtime.mutex(handed_over),
         }
+    }
+
+    /// Deletes the objects that the job created and that are still there. Returns the name of one
+    /// that could not be deleted. No task may work on them any more.
+    pub(super) fn delete_created(&self, epoch: Epoch) -> Option<String> {
+        let left: Vec<String> = self.created.lock().iter().cloned().collect();
+        left.into_iter()
+            .find(|name| !is_gone(&self.delete(epoch, name)))
     }
 
     fn created(&self, name: &str, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
@@ -113,7 +130,11 @@ impl Storage for NamesKept {
     }
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.check_own("delete", name)?;
-        self.inner.delete(epoch, name)
+        let deleted = self.inner.delete(epoch, name);
+        if is_gone(&deleted) {
+            self.created.lock().remove(name);
+        }
+        deleted
     }
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         self.check_own("rename", old)?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::access::Access;
+use super::executors::Preferred;
 
 /// How a device serves.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct ServerOptions {
     pub slots: u32,
     /// The number of subjobs of one job that may run at once.
     pub parallelism: u32,
+    /// Executors that are asked to run jobs before the machine's own cores.
+    pub preferred: Preferred,
     /// The number of cores of the machine, for hosts that ask; 0 if it is not known.
     pub cores: u32,
     /// The bytes of the machine's memory, for hosts that ask; 0 if they are not known.
@@ -67,6 +70,7 @@ impl Default for ServerOptions {
             name: "device".into(),
             slots: 1,
             parallelism: 1,
+            preferred: Preferred::default(),
             cores: 0,
             memory_bytes: 0,
             shared: Vec::new(),
