@@ -148,8 +148,9 @@ fn device_links() {
 }
 
 /// Stores that lie on a device, or have only their tables there, or lend their compactions to it,
-/// or share their folder with it, under each policy. The host is killed, the device is killed, the
-/// machine of either loses power, and the link has faults. (Rows 9 and 10)
+/// or share their folder with it, under each policy. Some devices have a GPU. The host is killed,
+/// the device is killed, the machine of either loses power, the link has faults, and the GPU too.
+/// (Rows 9 and 10)
 #[test]
 fn device_stores() {
     let mut wanted: Vec<String> = store_plan::POLICIES
@@ -188,6 +189,11 @@ fn device_stores() {
         "stores.shared.job_failed",
         "stores.shared.job_without_fallback",
         "stores.nothing_kept",
+        "gpu.done",
+        "gpu.declined",
+        "gpu.mismatches",
+        "gpu.device_errors",
+        "gpu.met.sticky_call",
         "crash.pages_kept",
         "crash.pages_lost",
         "crash.pages_torn",

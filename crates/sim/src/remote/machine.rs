@@ -10,16 +10,20 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_device::{Folders, MemoryFolders, Server, ServerOptions};
+use siltstone_device::{Folders, MemoryFolders, Preferred, Server, ServerOptions};
 use siltstone_storage::link::Network;
 use siltstone_storage::sim::Process;
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Runtime, Storage};
+use siltstone_table::exec::Executor;
 
 use super::{Tap, Watch, WatchedFolders, address};
 use crate::rng::Rng;
 
 /// Wraps the storage of each folder, between the storage and the watch.
 pub type Below = Arc<dyn Fn(Arc<dyn Storage>) -> Arc<dyn Storage> + Send + Sync>;
+
+/// Makes the executors that a device asks before its cores. Each process of the device has its own.
+pub type MakePreferred = Arc<dyn Fn(&Runtime) -> Vec<Arc<dyn Executor>> + Send + Sync>;
 
 /// The options of a machine.
 #[derive(Clone)]
@@ -28,6 +32,8 @@ pub struct MachineOptions {
     pub server: ServerOptions,
     /// Wraps the storage of each folder, below the watch.
     pub below: Below,
+    /// Makes the executors that the device asks before its cores.
+    pub preferred: MakePreferred,
     /// The folder that the device shares with a host on the same machine. A kill of the device
     /// leaves it as it is.
     pub shared: Option<&'static str>,
@@ -42,6 +48,7 @@ impl Default for MachineOptions {
                 ..ServerOptions::default()
             },
             below: Arc::new(|storage| storage),
+            preferred: Arc::new(|_| Vec::new()),
             shared: None,
         }
     }
@@ -166,8 +173,9 @@ fn start(
     let network: Arc<dyn Network> = Arc::new(tap.clone());
     let (watch, below) = (Arc::clone(watch), Arc::clone(&options.below));
     let folders: Arc<dyn Folders> = Arc::new(WatchedFolders::new(folders.clone(), watch, below));
-    let options = options.server.clone();
+    let (mut options, preferred) = (options.server.clone(), Arc::clone(&options.preferred));
     let device = move |runtime: Runtime| {
+        options.preferred = Preferred(preferred(&runtime));
         let server = Server::start(&runtime, &network, &[address()], folders, options);
         let _server = server.expect("a server");
         loop {

@@ -3,6 +3,7 @@
 //! link.
 
 use siltstone::{Options, ScheduleOptions, Value};
+use siltstone_sim::gpu::GpuPlan;
 use siltstone_sim::remote::{Act, Tap, draw_losses};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::CrashPolicy;
@@ -120,6 +121,8 @@ pub struct Plan {
     /// How many bytes of tables the device keeps for lent work; 0 means that it takes none.
     pub keep_bytes: u64,
     pub has_ghost: bool,
+    /// The GPU of the device, if it has one. Each process of the device opens it anew.
+    pub gpu: Option<GpuPlan>,
     /// The number of lives of the host, and the number of its operations in each life.
     pub lives: (usize, usize),
     /// The longest pause before an operation, in milliseconds. Calls of a local storage take no
@@ -174,6 +177,7 @@ impl Plan {
             sync_bytes: *Rng::new(seed ^ 0x5A11).pick(&[0, 1 << 10, 8 << 20]),
             keep_bytes: 0,
             has_ghost: rng.chance(40),
+            gpu: None,
             lives: (3, 150),
             pause_ms: 0,
             background_bytes_per_s: 0,
@@ -194,9 +198,13 @@ impl Plan {
             14..17 => Arrangement::Lent,
             _ => Arrangement::Shared,
         };
+        // So are these.
+        let mut of_gpu = Rng::new(seed ^ 0x69B0);
+        let has_gpu = of_gpu.chance(40);
         let plan = Plan {
             arrangement,
             loses_all: false,
+            gpu: has_gpu.then(|| GpuPlan::draw(&mut of_gpu)),
             schedule: draw_schedule(arrangement, &mut rng),
             ..held
         };

@@ -13,6 +13,8 @@
 //!
 //! In some runs the host decides what is kept and the device makes the tables, or both make parts
 //! of each compaction. In others, a job that the device has failed with is never given to the host.
+//! Some devices have a GPU, which may fail at any call, flip a bit or hang. Their cores do what it
+//! gives up.
 //! In some lives nothing is synced for a long time, and some hosts keep so little of what was not
 //! synced that they cannot write it again.
 
@@ -27,6 +29,7 @@ use siltstone_device::{
     ServerOptions,
 };
 use siltstone_sim::coverage::Coverage;
+use siltstone_sim::gpu::Gpu;
 use siltstone_sim::remote::{Ghost, Machine, MachineOptions, Tap, address, draw_losses};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
@@ -35,6 +38,7 @@ use siltstone_storage::sim::GroupId;
 use siltstone_storage::{
     CrashPolicy, CrashReport, MemoryStorage, Mutex, OpKind, Runtime, Storage, StorageErrorKind,
 };
+use siltstone_table::exec::Executor;
 
 use super::simulated;
 use super::store_plan::{Arrangement, Plan};
@@ -60,6 +64,9 @@ struct Known {
 }
 
 type Shared = Arc<Mutex<Known>>;
+
+/// The GPUs that the processes of the device have opened so far.
+type Gpus = Arc<Mutex<Vec<Arc<Gpu>>>>;
 
 fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
@@ -337,8 +344,19 @@ impl Host {
     }
 }
 
-/// The options of a machine on which syncs of tables fail, if the plan says so.
-fn machine_options(runtime: &Runtime, plan: &Plan) -> MachineOptions {
+/// The options of a machine on which syncs of tables fail, if the plan says so, and whose device
+/// has a GPU, if it says so.
+fn machine_options(runtime: &Runtime, plan: &Plan, gpus: &Gpus) -> MachineOptions {
+    let (gpu, gpus) = (plan.gpu, Arc::clone(gpus));
+    let preferred = move |runtime: &Runtime| -> Vec<Arc<dyn Executor>> {
+        // A GPU that fails while it is opened is not used.
+        let opened = gpu.and_then(|plan| Gpu::open(runtime, "gpu-0", plan).ok());
+        let opened = opened.inspect(|gpu| gpus.lock().push(Arc::clone(gpu)));
+        opened
+            .into_iter()
+            .map(|gpu| gpu as Arc<dyn Executor>)
+            .collect()
+    };
     let (runtime, fails) = (runtime.clone(), plan.failing_syncs);
     let below = move |storage: Arc<dyn Storage>| -> Arc<dyn Storage> {
         if !fails {
@@ -357,6 +375,7 @@ fn machine_options(runtime: &Runtime, plan: &Plan) -> MachineOptions {
             ..MachineOptions::default().server
         },
         below: Arc::new(below),
+        preferred: Arc::new(preferred),
         shared: is_shared.then_some(SHARED),
     }
 }
@@ -580,7 +599,9 @@ fn run(plan: Plan) -> Coverage {
         network.set_faults(plan.faults);
         let tap = Tap::new(&runtime, &network, seed, &plan.acts);
         plan.aim(&tap);
-        let machine = Machine::start(&runtime, &tap, machine_options(&runtime, &plan));
+        let gpus: Gpus = Arc::new(runtime.mutex(Vec::new()));
+        let options = machine_options(&runtime, &plan, &gpus);
+        let machine = Machine::start(&runtime, &tap, options);
         let shared: Shared = Arc::new(runtime.mutex(Known::default()));
         let is_over = Arc::new(runtime.mutex(false));
         let ghost = plan.has_ghost.then(|| {
@@ -628,6 +649,9 @@ fn run(plan: Plan) -> Coverage {
         }
         world.nothing_is_kept();
         coverage.merge(&shared.lock().coverage);
+        for gpu in &*gpus.lock() {
+            coverage.merge(&gpu.take_reached());
+        }
         let name = plan.arrangement.name();
         coverage.add(&format!("stores.{name}"));
         coverage.add(&format!("stores.policy.{}", plan.policy()));
