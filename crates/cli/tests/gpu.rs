@@ -4,13 +4,21 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use common::{Ended, SILT, numbered, on};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The line that a command begins with if it should use a GPU and there is none.
 const NONE: &str = "silt: no GPU is used, and the host runs all compactions: ";
+
+/// The same line of a device.
+const NONE_OF_DEVICE: &str =
+    "silt: no GPU is used, and the cores of the device run all compactions: ";
 
 /// Names under which the driver's library is looked for.
 const NAMES: [&str; 12] = [
@@ -88,6 +96,78 @@ impl Machine {
             .output()
             .unwrap()
             .into()
+    }
+}
+
+/// How long a test waits for a line. It is never reached unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `silt device` on such a machine, and the lines that it prints.
+struct DeviceThere {
+    child: Option<Child>,
+    lines: Receiver<String>,
+}
+
+impl Machine {
+    /// Starts a device with a folder for stores, and waits until it listens.
+    fn device(&self, args: &[&str]) -> DeviceThere {
+        let mut child = Command::new(SILT)
+            .args(["device", "--listen", "unix:socket", "--data", "data"])
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("LD_LIBRARY_PATH", self.path("lib"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            // Nobody receives any more if the test has failed.
+            out.lines().map_while(Result::ok).for_each(|line| {
+                let _ = sender.send(line);
+            });
+        });
+        // It prints its first line when it listens.
+        let first = lines.recv_timeout(PATIENCE);
+        let child = Some(child);
+        let device = DeviceThere { child, lines };
+        first.expect("the device does not start");
+        device
+    }
+}
+
+impl DeviceThere {
+    /// The next line with this text.
+    #[track_caller]
+    fn line(&self, text: &str) -> String {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("no line has {text:?}: {error}"),
+            }
+        }
+    }
+
+    /// Ends the device in order. Its output is what was not read so far.
+    fn end(mut self) -> Ended {
+        let child = self.child.take().unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let mut output = child.wait_with_output().unwrap();
+        let out: String = self.lines.iter().map(|line| line + "\n").collect();
+        output.stdout = out.into_bytes();
+        output.into()
+    }
+}
+
+impl Drop for DeviceThere {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -358,4 +438,78 @@ fn wrong_arguments_are_refused() {
         null.failed(2)
             .contains("`--gpu` is for the engine siltstone")
     );
+}
+
+#[test]
+fn a_device_serves_without_a_gpu() {
+    let machine = Machine::without_driver();
+    let device = machine.device(&["--gpu"]);
+    device.line("running up to 1 compaction at once");
+    let url = format!("silt+unix://{}#s", machine.path("socket").display());
+    let load = machine.silt(&["load", &url, "lines.txt"], &[]);
+    assert_eq!(load.code, Some(0), "{}", load.err);
+    let compact = machine.silt(&["compact", &url], &[]);
+    assert_eq!(compact.code, Some(0), "{}", compact.err);
+    assert_eq!(machine.silt(&["count", &url], &[]).fine(), "2000\n");
+    let ended = device.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let reason = ended.err.strip_prefix(NONE_OF_DEVICE);
+    let reason = reason.unwrap_or_else(|| panic!("{}", ended.err));
+    assert!(reason.contains("there is no NVIDIA driver"), "{reason}");
+    assert_eq!(reason.trim_end().lines().count(), 1, "{reason}");
+    assert!(!ended.out.contains("gpu"), "{}", ended.out);
+}
+
+#[test]
+fn a_device_says_once_that_its_gpu_cannot_be_used() {
+    let machine = Machine::with_driver();
+    // The fake GPU cannot be used. More jobs at once than a GPU can have are no error.
+    let slots = ["--gpu", "--slots", "100", "--json"];
+    for (args, is_json) in [(&["--gpu"][..], false), (&slots[..], true)] {
+        let device = machine.device(args);
+        let offering = device.line("gpu0: strategy full, transfer pipeline");
+        let down = device.line(" failed: ");
+        match is_json {
+            false => {
+                assert!(offering.starts_with("offering compactions to gpu0: "));
+                assert!(down.starts_with("gpu0 is down: "), "{down}");
+                let then = "the cores of the device run all compactions until it is started again";
+                assert!(down.ends_with(then), "{down}");
+            }
+            true => {
+                let json: serde_json::Value = serde_json::from_str(&down).unwrap();
+                let of = (&json["event"], &json["name"], &json["state"]);
+                assert_eq!(of, (&"executor".into(), &"gpu0".into(), &"down".into()));
+                assert!(json["reason"].as_str().unwrap().starts_with("cu"));
+            }
+        }
+        let ended = device.end();
+        assert_eq!((ended.code, said(&ended)), (Some(0), String::new()));
+        assert!(!ended.out.contains("failed"), "{}", ended.out);
+        assert!(ended.out.contains("ended"), "{}", ended.out);
+    }
+}
+
+#[test]
+fn a_device_refuses_strategies_that_hosts_decide() {
+    let machine = Machine::without_driver();
+    let refused = |args: &[&str]| {
+        let device = ["device", "--listen", "unix:socket", "--data", "data"];
+        let all = [&device[..], args].concat();
+        machine.silt(&all, &[]).failed(2)
+    };
+    for strategy in ["quick", "hierarchical"] {
+        let said = refused(&["--gpu", "--gpu-strategy", strategy]);
+        let begin = format!("silt: --gpu-strategy {strategy}: with it, compactions into the upper");
+        assert!(said.starts_with(&begin), "{said}");
+    }
+    for alone in [["--gpu-strategy", "full"], ["--gpu-memory", "1GiB"]] {
+        assert!(refused(&alone).contains("--gpu"), "{alone:?}");
+    }
+    let machine = Machine::with_driver();
+    let listen = ["device", "--listen", "unix:socket", "--data", "data"];
+    let large = [&listen[..], &["--gpu", "--gpu-memory", "17GiB"]].concat();
+    let said = machine.silt(&large, &[]).failed(2);
+    assert!(said.starts_with("silt: the options of the GPU: "), "{said}");
+    assert!(!machine.path("data").exists());
 }

@@ -11,6 +11,7 @@ use siltstone_storage::link::Address;
     silt device --listen unix:/run/user/1000/silt.sock --data /data/stores\n  \
     silt device --listen 127.0.0.1:4400 --data /data/stores --slots 2\n  \
     silt device --listen 127.0.0.1:4400 --keep 4GiB\n  \
+    silt device --listen unix:/run/user/1000/silt.sock --data /data/stores --slots 2 --gpu\n  \
     silt device probe 127.0.0.1:4400\n  \
     silt put silt://127.0.0.1:4400/birds wren \"9 g\"\n  \
     silt load silt+unix:///run/user/1000/silt.sock#birds birds.csv\n  \
@@ -27,6 +28,13 @@ use siltstone_storage::link::Address;
     SILT_TLS_CERT and SILT_TLS_KEY. TCP addresses then use TLS, Unix sockets do not: only your own \
     processes can connect to them. With --access, a file with lines like `wren: birds eggs-*` says \
     which folders the host with the name wren in its certificate may use.\n\n\
+    With --gpu the device offers each compaction to a GPU first. Its cores run what the GPU cannot \
+    take or gives up, and everything if the GPU fails for good; a restart of the device opens the \
+    GPU again. The GPU is opened for as many compactions at once as --slots says. Hosts divide \
+    compactions into as many parts as --parallelism says, and a GPU computes the parts one after \
+    the other; with --parallelism 1, compactions stay whole. --gpu-strategy quick and hierarchical \
+    are refused, because hosts decide what a compaction drops. Stores on a device thus use a GPU \
+    in another process than their own.\n\n\
     The command prints its addresses, then a line for each session that begins or ends and for \
     each peer that it refuses (after the first ten, one line in ten seconds), and every few \
     seconds what runs if that has changed. It does not wait for a reader of its output. \
@@ -66,6 +74,8 @@ pub struct DeviceArgs {
     /// The number of threads of one compaction; the default is the number of cores.
     #[arg(long, value_name = "N", value_parser = number())]
     pub parallelism: Option<u32>,
+    #[command(flatten)]
+    pub gpu: super::GpuUseArgs,
     /// The name of the device in messages of hosts, of up to 256 bytes; the default is the
     /// machine's name.
     #[arg(long, value_name = "NAME")]

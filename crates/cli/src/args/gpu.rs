@@ -6,7 +6,7 @@ use siltstone_gpu::{Strategy, Transfer};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct GpuUseArgs {
     /// Let a GPU run compactions: the one with this number in `silt gpu`, or the first that can be
-    /// used. If there is none, one line says why, and the host's cores run all compactions.
+    /// used. If there is none, one line says why, and the processor runs all compactions.
     #[arg(long, value_name = "INDEX", num_args = 0..=1, require_equals = true)]
     pub gpu: Option<Option<u32>>,
     /// Which parts of a compaction the GPU computes: full, quick, cooperative, luda, hierarchical

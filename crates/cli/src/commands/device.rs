@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use siltstone_device::wire::hello::NAME_MAX_BYTES;
 use siltstone_device::{
-    Access, DataFolder, Folders, NoFolders, Server, ServerOptions, StartError, TlsFiles,
+    Access, DataFolder, ExecutorReport, Folders, NoFolders, Preferred, Server, ServerOptions,
+    StartError, TlsFiles,
 };
 use siltstone_storage::link::{Address, LinkError, LinkErrorKind};
 use siltstone_storage::{Runtime, StorageErrorKind};
+use siltstone_table::exec::ExecutorState;
 
 use lines::{Lines, Status};
 
@@ -76,6 +78,7 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     let shared = shared.collect::<Result<Vec<PathBuf>, _>>()?;
     let access = args.access.as_deref().map(access_list).transpose()?;
     let own = Own::of(args)?;
+    let preferred = super::gpu::device_executors(&args.gpu, args.slots)?;
     let signals = Signals::new().map_err(signal_failure)?;
     signals.watch().map_err(signal_failure)?;
     let cores = super::probe::cores();
@@ -83,6 +86,7 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
         name,
         slots: args.slots,
         parallelism: args.parallelism.unwrap_or(cores),
+        preferred: Preferred(preferred),
         cores,
         memory_bytes: memory_bytes(),
         shared,
@@ -95,9 +99,16 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
         Lines::begin(args.json).map_err(|error| Failure::io("a thread for the output", &error))?;
     let server = start(args, &own, &options)?;
     lines.started(&server, &own, &options);
-    let signal = serve(&server, &signals, &mut lines);
+    if !options.preferred.0.is_empty() {
+        lines.asks_first(&super::gpu::words(&args.gpu, &options.preferred.0));
+    }
+    let mut executors = Executors::default();
+    let signal = serve(&server, &signals, &mut lines, &mut executors);
     lines.stopping(&server, signal);
+    executors.print_done(server.executors(), &mut lines);
     server.stop();
+    // This waits for a GPU that is being opened.
+    drop(options);
     lines.end();
     Ok(Outcome::Fine)
 }
@@ -336,8 +347,45 @@ fn listen_failure(error: &LinkError) -> Failure {
     Failure::Other(format!("{error}; {advice}"))
 }
 
+/// What was printed about the executors. Nothing is, if the cores of the machine are the only one.
+#[derive(Default)]
+struct Executors {
+    states: Vec<ExecutorState>,
+    done: Vec<ExecutorReport>,
+}
+
+impl Executors {
+    /// Prints the states that have changed. At the begin, an executor is ready in silence.
+    fn print_states(&mut self, reports: &[ExecutorReport], lines: &mut Lines) {
+        self.states.resize(reports.len(), ExecutorState::Ready);
+        for (before, report) in self.states.iter_mut().zip(reports) {
+            if *before != report.state {
+                lines.executor_state(report);
+                *before = report.state.clone();
+            }
+        }
+    }
+
+    /// Prints what the executors did, if one of them did something since.
+    fn print_done(&mut self, reports: Vec<ExecutorReport>, lines: &mut Lines) {
+        let did = |reports: &[ExecutorReport]| -> u64 {
+            let counts = |r: &ExecutorReport| r.done_count + r.passed_over_count + r.given_up_count;
+            reports.iter().map(counts).sum()
+        };
+        if reports.len() > 1 && did(&reports) != did(&self.done) {
+            lines.executors(&reports);
+            self.done = reports;
+        }
+    }
+}
+
 /// Prints what the sessions of the server do until a signal comes.
-fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
+fn serve(
+    server: &Server,
+    signals: &Signals,
+    lines: &mut Lines,
+    executors: &mut Executors,
+) -> Signal {
     let mut status = Status::default();
     let mut next = Instant::now() + STATUS_INTERVAL;
     loop {
@@ -349,6 +397,8 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
         if let Some(missing) = server.take_missing_folders() {
             lines.missing(&missing);
         }
+        let reports = server.executors();
+        executors.print_states(&reports, lines);
         if let Some(signal) = signal {
             return signal;
         }
@@ -359,6 +409,7 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
                 lines.status(&now);
                 status = now;
             }
+            executors.print_done(reports, lines);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use siltstone_gpu::device::cuda::{self, CudaDevice};
 use siltstone_gpu::device::{Device, DeviceFacts, DirectMode};
-use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, measure_link};
+use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, Strategy, measure_link};
 use siltstone_storage::Runtime;
 use siltstone_table::exec::{Executor, ExecutorState};
 
@@ -24,6 +24,13 @@ use crate::signals::Signals;
 
 /// How often a command looks whether a GPU is open.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Who runs compactions if there is no GPU: in a command that opens a store, and in a device.
+const HOST: &str = "the host runs";
+const DEVICE: &str = "the cores of the device run";
+
+/// The most jobs at once for which a GPU can be opened.
+const GPU_JOBS_MAX: usize = 64;
 
 /// What was measured of a GPU that could be opened.
 struct Measured {
@@ -210,16 +217,44 @@ pub fn words(args: &GpuUseArgs, executors: &[Arc<dyn Executor>]) -> String {
 /// # Errors
 /// Wrong usage if the options do not fit the GPU.
 pub fn executors(args: &GpuUseArgs) -> Result<Vec<Arc<dyn Executor>>, Failure> {
+    open(args, options_of(args), HOST)
+}
+
+/// As [`executors`], for a device that runs `slots` jobs at once.
+///
+/// # Errors
+/// As [`executors`]. Also if the strategy says what jobs drop, which a device does not decide.
+pub fn device_executors(args: &GpuUseArgs, slots: u32) -> Result<Vec<Arc<dyn Executor>>, Failure> {
+    let strategy = args.gpu_strategy;
+    if let Strategy::Quick | Strategy::Hierarchical = strategy {
+        return Err(Failure::Usage(format!(
+            "--gpu-strategy {strategy}: with it, compactions into the upper levels drop nothing, \
+             and the hosts of a device decide what their compactions drop; give the device full, \
+             cooperative or luda, or give --gpu to the command that opens the store"
+        )));
+    }
+    let options = GpuOptions {
+        jobs: (slots as usize).min(GPU_JOBS_MAX),
+        ..options_of(args)
+    };
+    open(args, options, DEVICE)
+}
+
+fn open(
+    args: &GpuUseArgs,
+    options: GpuOptions,
+    others: &str,
+) -> Result<Vec<Arc<dyn Executor>>, Failure> {
     let Some(index) = args.gpu else {
         return Ok(Vec::new());
     };
-    match siltstone_gpu::open(&Runtime::threads(), index, options_of(args)) {
+    match siltstone_gpu::open(&Runtime::threads(), index, options) {
         Ok(executor) => Ok(vec![executor]),
         Err(OpenError::Options(what)) => {
             Err(Failure::Usage(format!("the options of the GPU: {what}")))
         }
         Err(why) => {
-            say_none(why);
+            say_none(others, why);
             Ok(Vec::new())
         }
     }
@@ -240,7 +275,7 @@ pub fn open_executors(
             match executor.state() {
                 ExecutorState::Ready => return true,
                 ExecutorState::Down(why) => {
-                    say_none(why);
+                    say_none(HOST, why);
                     return false;
                 }
                 // After a signal, the command ends before it uses the executor.
@@ -256,11 +291,11 @@ pub fn open_executors(
 pub fn say_if_down(executors: &[Arc<dyn Executor>]) {
     for executor in executors {
         if let ExecutorState::Down(why) = executor.state() {
-            say_none(why);
+            say_none(HOST, why);
         }
     }
 }
 
-fn say_none(why: impl fmt::Display) {
-    eprintln!("silt: no GPU is used, and the host runs all compactions: {why}");
+fn say_none(others: &str, why: impl fmt::Display) {
+    eprintln!("silt: no GPU is used, and {others} all compactions: {why}");
 }

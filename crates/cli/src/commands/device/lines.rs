@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siltstone_device::probe::Machine;
-use siltstone_device::{RefusedPeer, RefusedPeers, Server, ServerOptions, SessionEvent};
+use siltstone_device::{
+    ExecutorReport, RefusedPeer, RefusedPeers, Server, ServerOptions, SessionEvent,
+};
 use siltstone_storage::link::Address;
+use siltstone_table::exec::ExecutorState;
 
 use super::Own;
 use crate::failure::Failure;
@@ -111,6 +114,43 @@ fn measured(machine: &Machine) -> String {
             false => " (from the page cache)",
         }
     )
+}
+
+/// The state of an executor in one word, and the reason.
+fn state_of(report: &ExecutorReport) -> (&'static str, Option<&str>) {
+    match &report.state {
+        ExecutorState::Ready => ("ready", None),
+        ExecutorState::Starting(reason) => ("starting", Some(reason)),
+        ExecutorState::Down(reason) => ("down", Some(reason)),
+    }
+}
+
+/// What an executor has done, in words.
+fn done(report: &ExecutorReport) -> String {
+    let compactions = |count: u64| plural(count, "compaction");
+    let mut text = format!(
+        "{} has done {}",
+        one_line(&report.name),
+        compactions(report.done_count)
+    );
+    if !report.counters.is_empty() {
+        let counters = report.counters.iter();
+        let counters = counters.map(|(name, count)| format!("{name} {count}"));
+        text += &format!(" ({})", counters.collect::<Vec<_>>().join(", "));
+    }
+    let mut add = |count: u64, what: &str, reason: &Option<String>| {
+        if count > 0 {
+            let reason = one_line(reason.as_deref().unwrap_or("no reason is known"));
+            text += &format!(", {what} {} (the last: {reason})", compactions(count));
+        }
+    };
+    add(
+        report.passed_over_count,
+        "could not take",
+        &report.last_passed_over,
+    );
+    add(report.given_up_count, "gave up", &report.last_given_up);
+    text
 }
 
 /// The output, a line for each event.
@@ -370,6 +410,54 @@ impl Lines {
         });
     }
 
+    /// Prints which executors are asked before the cores of the machine.
+    pub(super) fn asks_first(&mut self, words: &str) {
+        self.print(
+            &format!("offering compactions to {words}"),
+            || json!({ "event": "offering", "to": words }),
+        );
+    }
+
+    /// Prints that the state of an executor has changed.
+    pub(super) fn executor_state(&mut self, report: &ExecutorReport) {
+        let state = report.state.to_string();
+        let (name, state) = (one_line(&report.name), one_line(&state));
+        let then = match report.state {
+            ExecutorState::Ready => "",
+            ExecutorState::Starting(_) => "; the cores of the device run all compactions meanwhile",
+            ExecutorState::Down(_) => {
+                "; the cores of the device run all compactions until it is started again"
+            }
+        };
+        self.print(&format!("{name} is {state}{then}"), || {
+            let (state, reason) = state_of(report);
+            json!({ "event": "executor", "name": report.name, "state": state, "reason": reason })
+        });
+    }
+
+    /// Prints what the executors have done.
+    pub(super) fn executors(&mut self, reports: &[ExecutorReport]) {
+        let texts: Vec<String> = reports.iter().map(done).collect();
+        self.print(&texts.join("; "), || {
+            let all = reports.iter().map(|report| {
+                let (state, reason) = state_of(report);
+                let counters = report.counters.iter();
+                let counters: serde_json::Map<String, Value> = counters
+                    .map(|(name, count)| (name.clone(), Value::from(*count)))
+                    .collect();
+                json!({
+                    "name": report.name, "state": state, "reason": reason,
+                    "running_job_count": report.running_count, "done_count": report.done_count,
+                    "passed_over_count": report.passed_over_count,
+                    "last_passed_over": report.last_passed_over,
+                    "given_up_count": report.given_up_count,
+                    "last_given_up": report.last_given_up, "counters": counters,
+                })
+            });
+            json!({ "event": "executors", "executors": all.collect::<Vec<Value>>() })
+        });
+    }
+
     pub(super) fn stopping(&mut self, server: &Server, signal: Signal) {
         let sessions = server.sessions().len() as u64;
         let text = format!("{signal}: ending {}", plural(sessions, "session"));
@@ -447,6 +535,64 @@ mod tests {
         print(5);
         let text = "2 lines were left out here, because nobody read the output";
         assert_eq!(reader.try_iter().collect::<Vec<_>>(), [text, "5"]);
+    }
+
+    #[test]
+    fn executors_say_what_they_did_and_why_not() {
+        let reports = [
+            ExecutorReport {
+                name: "gpu0".to_string(),
+                state: ExecutorState::Down("the GPU failed".to_string()),
+                running_count: 0,
+                done_count: 12,
+                passed_over_count: 3,
+                last_passed_over: Some("7 bytes are too few to pay".to_string()),
+                given_up_count: 1,
+                last_given_up: Some("cuLaunchKernel failed".to_string()),
+                counters: vec![("gpu_jobs".to_string(), 13), ("gpu_pieces".to_string(), 20)],
+            },
+            ExecutorReport {
+                name: "cpu".to_string(),
+                state: ExecutorState::Ready,
+                running_count: 1,
+                done_count: 1,
+                passed_over_count: 0,
+                last_passed_over: None,
+                given_up_count: 0,
+                last_given_up: None,
+                counters: Vec::new(),
+            },
+        ];
+        let (mut text, reader) = lines(false, 9);
+        text.executors(&reports);
+        text.executor_state(&reports[0]);
+        text.executor_state(&reports[1]);
+        let said = [
+            "gpu0 has done 12 compactions (gpu_jobs 13, gpu_pieces 20), could not take 3 \
+             compactions (the last: 7 bytes are too few to pay), gave up 1 compaction (the last: \
+             cuLaunchKernel failed); cpu has done 1 compaction",
+            "gpu0 is down: the GPU failed; the cores of the device run all compactions until it \
+             is started again",
+            "cpu is ready",
+        ];
+        assert_eq!(reader.try_iter().collect::<Vec<_>>(), said);
+        let (mut json, reader) = lines(true, 9);
+        json.executors(&reports);
+        json.executor_state(&reports[0]);
+        let read = || serde_json::from_str::<Value>(&reader.recv().unwrap()).unwrap();
+        let all = read();
+        let gpu = &all["executors"][0];
+        assert_eq!(all["event"], "executors");
+        assert_eq!(
+            (&gpu["done_count"], &gpu["counters"]["gpu_pieces"]),
+            (&12.into(), &20.into())
+        );
+        assert_eq!(gpu["last_given_up"], "cuLaunchKernel failed");
+        assert_eq!(all["executors"][1]["last_given_up"], Value::Null);
+        let state = json!({
+            "event": "executor", "name": "gpu0", "state": "down", "reason": "the GPU failed",
+        });
+        assert_eq!(read(), state);
     }
 
     #[test]
