@@ -91,9 +91,8 @@ fn run_twice(
     gpu: Arc<dyn Executor>,
     expected: &(Vec<Vec<u8>>, Outcome),
 ) -> [ExecutorReport; 2] {
-    // A slot is free a moment after its job has ended.
+    // With one slot, the second job begins only because the slot of the first one is free again.
     let options = ServerOptions {
-        slots: 2,
         preferred: Preferred(vec![gpu]),
         ..ServerOptions::default()
     };

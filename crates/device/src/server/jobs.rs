@@ -32,6 +32,7 @@ use siltstone_table::exec::{
     CancelToken, ExecContext, ExecError, Executor, Handover, Inputs, PartListener, Progress,
     StreamSource, SubjobOrder, Throttle,
 };
+use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Job, OutputPrefix};
 
 use super::Inner;
@@ -615,15 +616,16 @@ pub(super) fn begin(
     let lowered_by = lowered_by(&job);
     let task = move || {
         task_inner.runtime.lower_priority(lowered_by);
-        execute(
-            &task_inner.executors,
-            &job,
-            &context,
-            &names,
-            is_whole,
-            &run,
-        );
+        let to_run = ToRun {
+            job: &job,
+            context: &context,
+            names: &names,
+            runs: &run.runs,
+        };
+        let ran = execute(&task_inner.executors, &to_run, is_whole, &run);
+        // A host that knows the end may begin its next job at once.
         task_inner.give_slot_back(decides);
+        note_end(ran, &context, &run);
         let is_forgotten = run.told.lock().is_forgotten;
         if let Some(session) = session.upgrade().filter(|_| is_forgotten) {
             session.jobs.forget(number);
@@ -650,25 +652,15 @@ fn lowered_by(job: &Job) -> i32 {
     }
 }
 
-/// Runs a job, and notes how it ended. `is_whole` is false if the attempt begins with tables of an
-/// earlier one.
-fn execute(
-    executors: &Executors,
-    job: &Job,
-    context: &ExecContext,
-    names: &NamesKept,
-    is_whole: bool,
-    attempt: &Attempt,
-) {
+/// How a job ended. An error of the outer result is a panic.
+type Ran = std::thread::Result<Result<Outcome, ExecError>>;
+
+/// Runs a job. `is_whole` is false if the attempt begins with tables of an earlier one.
+fn execute(executors: &Executors, to_run: &ToRun<'_>, is_whole: bool, attempt: &Attempt) -> Ran {
+    let (job, context) = (to_run.job, to_run.context);
     let begun = context.runtime.task_cpu_ns();
-    let to_run = ToRun {
-        job,
-        context,
-        names,
-        runs: &attempt.runs,
-    };
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match &attempt.chunks {
-        None => executors.run(&to_run, is_whole),
+        None => executors.run(to_run, is_whole),
         Some(chunks) => {
             let source = Arc::new(ChunkSource(Arc::clone(chunks)));
             RebuildExecutor::new(source).run(job, context)
@@ -680,6 +672,11 @@ fn execute(
     let used = context.runtime.task_cpu_ns().saturating_sub(begun);
     let progress = attempt.runs.own();
     progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);
+    ran
+}
+
+/// Notes how an attempt ended.
+fn note_end(ran: Ran, context: &ExecContext, attempt: &Attempt) {
     let mut outcome = Vec::new();
     let handover = context.handover.as_ref();
     let mut left = handover.map_or_else(Vec::new, |handover| handover.end());
