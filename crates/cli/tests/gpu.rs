@@ -329,6 +329,20 @@ fn direct_transfers_need_libcufile() {
         "transfers  plain, pipeline, direct (cuFile without nvidia-fs, which usually copies through \
          memory of the host (its compatibility mode))"
     );
+    let args = [
+        "load",
+        "s",
+        "lines.txt",
+        "--gpu",
+        "--gpu-transfer",
+        "direct",
+    ];
+    let hint = "silt: no table moves directly between disk and GPU, because the store has no \
+                direct I/O; set it with `silt options s --set direct_io=compaction`\n";
+    assert_eq!(said(&machine.silt(&args, &[])), hint);
+    let set = ["options", "s", "--set", "direct_io=compaction"];
+    assert_eq!(machine.silt(&set, &[]).code, Some(0));
+    assert_eq!(said(&machine.silt(&args, &[])), "");
     let json = machine.silt(&["gpu", "--json"], &[]).out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let gpu = &json["gpus"][0];

@@ -20,8 +20,8 @@ pub struct GpuUseArgs {
     )]
     pub gpu_strategy: Strategy,
     /// How tables get to the GPU and back: plain, pipeline or direct. With direct, the disk and the
-    /// GPU exchange them by themselves (GPUDirect Storage); this needs libcufile, and a store that
-    /// was made with the option direct_io = "compaction" or "all".
+    /// GPU exchange them by themselves (GPUDirect Storage); this needs libcufile, and the option
+    /// direct_io of the store (`silt options STORE --set direct_io=compaction`).
     #[arg(
         long,
         value_name = "NAME",
@@ -34,6 +34,11 @@ pub struct GpuUseArgs {
     /// 16GiB at most.
     #[arg(long, value_name = "BYTES", requires = "gpu", value_parser = super::device::size)]
     pub gpu_memory: Option<u64>,
+    /// Verify everything that the GPU makes: all blocks, and all entries again from their inputs.
+    /// Usually a share is verified. This takes about as much processor time as the compactions. On
+    /// a device it means the blocks; the entries are verified by the hosts.
+    #[arg(long, requires = "gpu")]
+    pub gpu_verify_all: bool,
 }
 
 /// Arguments of `gpu`.

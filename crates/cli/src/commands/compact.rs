@@ -29,6 +29,7 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         executors: super::gpu::executors(&args.gpu)?,
         ..place::placement()?
     };
+    super::gpu::say_if_not_direct(&args.gpu, &options, &args.store, &placement.executors);
     let store = super::open_placed(&args.store, options, &placement)?;
     let names = match &args.keyspace {
         Some(name) => vec![name.clone()],

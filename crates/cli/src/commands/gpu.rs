@@ -7,13 +7,15 @@
 //! Threading: one task, beside the one that opens a GPU.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use siltstone::{DirectIo, Options};
 use siltstone_gpu::device::cuda::{self, CudaDevice};
 use siltstone_gpu::device::{Device, DeviceFacts, DirectMode};
-use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, Strategy, measure_link};
+use siltstone_gpu::{GpuOptions, LinkSpeed, OpenError, PTX, Strategy, Transfer, measure_link};
 use siltstone_storage::Runtime;
 use siltstone_table::exec::{Executor, ExecutorState};
 
@@ -194,6 +196,8 @@ fn options_of(args: &GpuUseArgs) -> GpuOptions {
         memory_bytes_max: args.gpu_memory.unwrap_or(0),
         strategy: args.gpu_strategy,
         transfer: args.gpu_transfer,
+        verifies_all: args.gpu_verify_all,
+        verifies_outcomes: args.gpu_verify_all,
         ..GpuOptions::default()
     }
 }
@@ -257,6 +261,23 @@ fn open(
             say_none(others, why);
             Ok(Vec::new())
         }
+    }
+}
+
+/// Prints a hint if tables should move directly, and the options of the store do not allow it.
+pub fn say_if_not_direct(
+    args: &GpuUseArgs,
+    options: &Options,
+    store: &Path,
+    executors: &[Arc<dyn Executor>],
+) {
+    let is_asked = args.gpu_transfer == Transfer::Direct && !executors.is_empty();
+    if is_asked && options.direct_io == DirectIo::None {
+        eprintln!(
+            "silt: no table moves directly between disk and GPU, because the store has no direct \
+             I/O; set it with `silt options {} --set direct_io=compaction`",
+            store.display()
+        );
     }
 }
 

@@ -62,7 +62,9 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     // It is dropped after the store.
     let mut running = Running::new();
     let placement = placement(args)?;
-    let store = super::open_placed(&args.store.store, options, &placement)?;
+    let path = &args.store.store;
+    super::gpu::say_if_not_direct(&args.gpu, &options, path, &placement.executors);
+    let store = super::open_placed(path, options, &placement)?;
     signals.watch().map_err(signal_failure)?;
     running
         .watch(&signals, &store, &bar)
