@@ -46,6 +46,14 @@ static OTHER_NAMES: [(&str, &str, &str); 4] = [
     ("prockstore-fig15", "prockstore-fig13", "Fig. 15"),
 ];
 
+/// The name of an experiment on compaction on a GPU, if this is its short form: `gpu-fig11` is
+/// `gpu-compaction-fig11`.
+fn whole_name(name: &str) -> Option<String> {
+    let figure = name.strip_prefix("gpu-")?;
+    let whole = format!("gpu-compaction-{figure}");
+    known_names().contains(&&*whole).then_some(whole)
+}
+
 /// There is no experiment of this name in the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -85,6 +93,8 @@ impl Experiment {
     /// # Errors
     /// If there is none of this name, with the nearest name and all names.
     pub fn named(name: &str) -> Result<Experiment, NoExperiment> {
+        let whole = whole_name(name);
+        let name = whole.as_deref().unwrap_or(name);
         let other = OTHER_NAMES.iter().find(|(known, ..)| *known == name);
         let of = other.map_or(name, |(_, of, _)| *of);
         let file = FILES.iter().find(|(known, _)| *known == of);

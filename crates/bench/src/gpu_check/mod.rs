@@ -95,7 +95,7 @@ const SECTIONS: [Section; 6] = [
     },
     Section {
         name: "speed",
-        share: 220.0,
+        share: 190.0,
         run: |setup, limit, _, report| speed::measure(setup, limit, report),
     },
     Section {
@@ -110,7 +110,7 @@ const SECTIONS: [Section; 6] = [
     },
     Section {
         name: "store",
-        share: 80.0,
+        share: 110.0,
         run: |setup, limit, _, report| store::measure(setup, limit, report),
     },
 ];

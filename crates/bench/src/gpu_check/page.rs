@@ -386,15 +386,21 @@ fn store(report: &Report) -> Part {
         .store
         .iter()
         .map(|s| {
-            let writes = s.writes.as_ref();
+            let (writes, reads) = (s.writes.as_ref(), s.reads.as_ref());
+            let busy = s
+                .gpu_busy
+                .map(|share| format!("{}%", grouped(100.0 * share, 1)));
             let cells = vec![
                 Unit::PerSecond.show(s.per_s),
                 latency(writes.map(|w| w.p50_us)),
                 latency(writes.map(|w| w.p99_us)),
                 latency(writes.map(|w| w.p999_us)),
+                latency(reads.map(|r| r.p50_us)),
+                latency(reads.map(|r| r.p99_us)),
                 format!("{} s", grouped(s.cpu_s, 1)),
                 count(s.compactions),
                 count(s.gpu_jobs),
+                busy.unwrap_or(DASH.to_string()),
             ];
             row(name(s), s.label, cells)
         })
@@ -407,9 +413,12 @@ fn store(report: &Report) -> Part {
         "writes, p50",
         "p99",
         "p99.9",
+        "gets, p50",
+        "p99",
         "CPU time",
         "compactions",
         "jobs of the GPU",
+        "GPU busy",
     ];
     let mut second_heads = vec!["second".to_string()];
     second_heads.extend(report.store.iter().map(name));

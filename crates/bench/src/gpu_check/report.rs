@@ -266,7 +266,7 @@ pub struct MemoryRow {
 pub struct StoreRow {
     /// What the writers do.
     pub workload: String,
-    /// `host` or `gpu`.
+    /// `host` or `gpu`, or that of a store in which the GPU's busy time was measured.
     pub side: &'static str,
     /// The number of threads.
     pub threads: usize,
@@ -284,6 +284,9 @@ pub struct StoreRow {
     pub compactions: u64,
     /// Jobs that the GPU ran.
     pub gpu_jobs: u64,
+    /// The share of the time in which at least one kernel, copy or fill ran on the GPU, if it was
+    /// measured.
+    pub gpu_busy: Option<f64>,
     /// See [`Report::label`].
     pub label: Label,
 }

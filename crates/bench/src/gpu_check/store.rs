@@ -33,16 +33,36 @@ struct Workload {
     writes: u64,
 }
 
-const WORKLOADS: [Workload; 2] = [
+/// A fill, then mixes of writes and gets of what was written, then gets alone: the paper mixes 50 to
+/// 99% of writes, and reads after a load.
+const WORKLOADS: [Workload; 5] = [
     Workload {
         name: "fillrandom, values of 64 bytes",
         writes: 100,
     },
     Workload {
-        name: "80% writes, 20% gets, values of 64 bytes",
-        writes: 80,
+        name: "99% writes, 1% gets, values of 64 bytes",
+        writes: 99,
+    },
+    Workload {
+        name: "70% writes, 30% gets, values of 64 bytes",
+        writes: 70,
+    },
+    Workload {
+        name: "50% writes, 50% gets, values of 64 bytes",
+        writes: 50,
+    },
+    Workload {
+        name: "gets, values of 64 bytes",
+        writes: 0,
     },
 ];
+
+/// The stores that are measured. The time in which the GPU is busy is measured in one of its own,
+/// because that costs time; it is only filled.
+const SIDES: [&str; 3] = ["gpu", "host", PROFILED];
+
+const PROFILED: &str = "gpu, busy time measured";
 
 /// What a thread found.
 #[derive(Default)]
@@ -67,12 +87,13 @@ fn options(setup: &Setup) -> Options {
 /// # Errors
 /// What kept a store from being measured.
 pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool, String> {
-    // Two sides, and time to close.
+    // Two sides and a fill, and time to close.
+    let runs = 2 * WORKLOADS.len() + 1;
     let seconds = match setup.is_small || setup.is_emulated {
         true => 0.3,
-        false => (limit.left_s() / (2.0 * WORKLOADS.len() as f64) - 2.0).clamp(3.0, 30.0),
+        false => (limit.left_s() / runs as f64 - 2.0).clamp(3.0, 30.0),
     };
-    for side in ["gpu", "host"] {
+    for side in SIDES {
         if limit.is_over() {
             return Ok(true);
         }
@@ -81,9 +102,10 @@ pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool,
             .tempdir_in(&setup.memory)
             .map_err(|e| e.to_string())?;
         let gpu = match side {
-            "gpu" => {
+            "gpu" | PROFILED => {
                 let options = GpuOptions {
                     jobs: 2,
+                    profiles: side == PROFILED,
                     verified_first: GpuOptions::default().verified_first,
                     verified_share: GpuOptions::default().verified_share,
                     job_bytes_min: setup.sized(GpuOptions::default().job_bytes_min, 0),
@@ -94,7 +116,11 @@ pub fn measure(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool,
             _ => None,
         };
         let store = open(setup, folder.path(), gpu.clone()).map_err(|e| e.to_string())?;
-        for workload in WORKLOADS {
+        let workloads = match side {
+            PROFILED => &WORKLOADS[..1],
+            _ => &WORKLOADS[..],
+        };
+        for workload in workloads.iter().copied() {
             let row = run(setup, &store, workload, seconds, gpu.as_deref(), side);
             report.store.push(row.map_err(|e| e.to_string())?);
         }
@@ -111,10 +137,15 @@ fn open(setup: &Setup, folder: &Path, gpu: Option<Arc<GpuExecutor>>) -> siltston
     Store::open_with(components, options)
 }
 
-fn jobs_of(gpu: Option<&GpuExecutor>) -> u64 {
+/// A count of the executor, if it has it.
+fn count_of(gpu: Option<&GpuExecutor>, name: &str) -> Option<u64> {
     let counters = gpu.map(|gpu| gpu.counters()).unwrap_or_default();
-    let jobs = counters.iter().find(|(name, _)| name == "gpu_jobs");
-    jobs.map_or(0, |(_, count)| *count)
+    let found = counters.iter().find(|(of, _)| of == name);
+    found.map(|(_, count)| *count)
+}
+
+fn jobs_of(gpu: Option<&GpuExecutor>) -> u64 {
+    count_of(gpu, "gpu_jobs").unwrap_or(0)
 }
 
 fn run(
@@ -130,6 +161,8 @@ fn run(
     let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let compactions = || store.stats().counter("compaction_count");
     let (jobs_before, compactions_before) = (jobs_of(gpu), compactions());
+    let busy_us = || count_of(gpu, "gpu_busy_us");
+    let busy_before = busy_us();
     let (began, used_s) = (Instant::now(), cpu_s().unwrap_or(0.0));
     let mut by_second = Vec::new();
     let found: Vec<siltstone::Result<Found>> = std::thread::scope(|scope| {
@@ -171,6 +204,9 @@ fn run(
         cpu_s: used_s,
         compactions: compactions().saturating_sub(compactions_before),
         gpu_jobs: jobs_of(gpu) - jobs_before,
+        gpu_busy: busy_us()
+            .zip(busy_before)
+            .and_then(|(after, before)| ratio(after.saturating_sub(before) as f64 / 1e6, wall_s)),
         label: setup.label(),
     };
     let p999 = row

@@ -274,3 +274,18 @@ fn ratios_of_a_gpu_are_those_of_the_paper() {
         [1.0806, 1.2199, 1.5161, 1.3294]
     );
 }
+
+#[test]
+fn experiments_on_a_gpu_have_a_short_name() {
+    for figure in ["fig10", "fig11", "fig13", "fig14", "table1", "table2"] {
+        let name = format!("gpu-{figure}");
+        let short = Experiment::named(&name).unwrap();
+        let whole = Experiment::named(&format!("gpu-compaction-{figure}")).unwrap();
+        assert_eq!(
+            (short.title, short.runs.len()),
+            (whole.title, whole.runs.len())
+        );
+    }
+    assert!(Experiment::named("gpu-fig99").is_err());
+    assert!(Experiment::named("gpu-compaction").is_err());
+}
