@@ -241,6 +241,9 @@ impl GpuExecutor {
         let Some(mut work) = self.pool.take(ctx) else {
             return Err(ExecError::declined("all lanes of the GPU are in use").into());
         };
+        if let Some(mode) = &self.direct_mode {
+            ctx.remark(&format!("direct transfers: {mode}"));
+        }
         let plan = JobPlan::open(job, ctx)?;
         if !plan.are_tables() {
             return Err(ExecError::declined("a stream cannot be read by a GPU").into());

@@ -17,11 +17,13 @@ use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions, Transfer};
 use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{
-    DirectStorage, FileStorage, ReadFile, Result as StorageResult, Runtime, Storage, StorageError,
-    StorageErrorKind, WriteByDescriptor, WriteFile,
+    DirectStorage, FileStorage, Mutex, ReadFile, Result as StorageResult, Runtime, Storage,
+    StorageError, StorageErrorKind, WriteByDescriptor, WriteFile,
 };
 use siltstone_table::check::check;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Inputs};
+use siltstone_table::exec::{
+    CpuExecutor, ExecContext, ExecError, Executor, Inputs, RemarkListener,
+};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::{ReaderOptions, TableReader};
@@ -53,7 +55,17 @@ struct Setting {
     attempt: AtomicU64,
     want: Vec<Vec<u8>>,
     count: usize,
+    remarks: Arc<Remarks>,
     _folder: tempfile::TempDir,
+}
+
+/// What an executor has said of its jobs.
+struct Remarks(Mutex<Vec<String>>);
+
+impl RemarkListener for Remarks {
+    fn remark(&self, text: &str) {
+        self.0.lock().push(text.to_string());
+    }
 }
 
 /// A folder, or none if it has no direct I/O.
@@ -87,6 +99,7 @@ impl Setting {
             attempt: AtomicU64::new(1),
             want: Vec::new(),
             count: 0,
+            remarks: Arc::new(Remarks(Runtime::threads().mutex(Vec::new()))),
             _folder: folder,
         };
         let outcome = CpuExecutor::new()
@@ -106,6 +119,7 @@ impl Setting {
         let (runtime, inputs) = (self.runtime.clone(), Arc::clone(&self.inputs));
         ExecContext {
             max_parallel: 2,
+            remarks: Some(self.remarks.clone()),
             ..ExecContext::new(runtime, inputs, self.storage.clone(), epoch())
         }
     }
@@ -457,6 +471,14 @@ fn files_that_the_device_refuses_go_through_the_ring() {
     let gpu = gpu.unwrap();
     setting.run(&gpu).unwrap();
     assert!(count_of(&gpu, "gpu_direct_refused_files") > 1);
+    // People hear of it.
+    let remarks = setting.remarks.0.lock();
+    assert!(
+        remarks.contains(&"direct transfers: emulated".to_string()),
+        "{remarks:?}"
+    );
+    let refused = "no direct transfer of a file: open_file failed: files are refused";
+    assert_eq!(remarks.last().unwrap(), refused);
     for name in ["read_bytes", "written_bytes", "repeated_pieces"] {
         assert_eq!(count_of(&gpu, &format!("gpu_direct_{name}")), 0);
     }

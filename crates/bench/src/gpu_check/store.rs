@@ -209,12 +209,11 @@ fn run(
             .and_then(|(after, before)| ratio(after.saturating_sub(before) as f64 / 1e6, wall_s)),
         label: setup.label(),
     };
-    let p999 = row
-        .writes
-        .as_ref()
-        .map_or(f64::NAN, |writes| writes.p999_us);
+    let tail = row.writes.as_ref().map_or(String::new(), |writes| {
+        format!(", p99.9 of writes {:.0} us", writes.p999_us)
+    });
     println!(
-        "  {}, {side}: {:.0} operations a second, p99.9 of writes {p999:.0} us, {} jobs of the GPU",
+        "  {}, {side}: {:.0} operations a second{tail}, {} jobs of the GPU",
         row.workload, row.per_s, row.gpu_jobs
     );
     Ok(row)
