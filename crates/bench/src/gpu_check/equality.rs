@@ -94,7 +94,7 @@ fn ways(setup: &Setup) -> Vec<(String, GpuOptions)> {
         ..usual
     };
     let small = GpuOptions {
-        memory_bytes_max: setup.sized(1 << 30, 24 << 20),
+        memory_bytes_max: setup.options().memory_bytes_max.min(1 << 30),
         ..usual
     };
     let by = |strategy, transfer| GpuOptions {
@@ -422,6 +422,7 @@ mod tests {
             memory: folder.path().to_path_buf(),
             disk: folder.path().to_path_buf(),
             index: 0,
+            gpu_memory_bytes: None,
             rocksdb: None,
         };
         for codec in [Codec::None, Codec::Lz4] {

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use siltstone_gpu::device::cuda;
 use siltstone_storage::Runtime;
 
 use crate::measure::machine::{Build, Machine, mount_of};
@@ -145,6 +146,12 @@ fn checked(args: &GpuCheckArgs) -> Result<bool, String> {
         memory,
         disk: args.out.clone(),
         index: args.index,
+        gpu_memory_bytes: match args.emulated {
+            true => None,
+            false => cuda::find(Some(args.index))
+                .ok()
+                .map(|facts| facts.memory_bytes),
+        },
         rocksdb: args.rocksdb.clone(),
     };
     let began = Instant::now();

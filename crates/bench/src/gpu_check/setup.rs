@@ -33,6 +33,8 @@ pub struct Setup {
     pub disk: PathBuf,
     /// The number of the GPU.
     pub index: u32,
+    /// All memory of the GPU, if it is known.
+    pub gpu_memory_bytes: Option<u64>,
     /// The program that merges with RocksDB, if one was named.
     pub rocksdb: Option<PathBuf>,
 }
@@ -99,8 +101,10 @@ impl Setup {
     /// The options of an executor for one job at once, whose checks by the host are off, because
     /// they are measured apart. What is not said here is said by the caller.
     pub fn options(&self) -> GpuOptions {
+        // A section has up to sixteen executors at once.
+        let share = self.gpu_memory_bytes.map_or(u64::MAX, |all| all / 20);
         GpuOptions {
-            memory_bytes_max: self.sized(4 << 30, 24 << 20),
+            memory_bytes_max: self.sized(share.min(4 << 30), 24 << 20),
             pinned_bytes_max: self.sized(64 << 20, 1 << 20),
             jobs: 1,
             verified_first: 0,
