@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{Components, Compression, Keyspace, Options, SideStats, Stats, Store};
-use siltstone_gpu::device::emulated::Faults;
+use siltstone::{Components, Compression, DirectIo, Keyspace, Options, SideStats, Stats, Store};
+use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
+use siltstone_gpu::{GpuExecutor, GpuOptions, Transfer};
 use siltstone_sim::gpu::{Gpu, GpuPlan};
 use siltstone_storage::sim::{SimConfig, run};
-use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_storage::{FileStorage, MemoryStorage, Runtime, Storage};
 
 fn options() -> Options {
     Options {
@@ -356,4 +357,67 @@ fn a_close_does_not_wait_for_a_kernel_that_hangs() {
         drop((keyspace, gpu));
         reopened(&runtime, &storage, &[model]);
     });
+}
+
+/// A store in a folder with direct I/O, whose GPU reads and writes the files of tables by itself:
+/// once believed, and once checked by the host. Where the file system of temporary files has no
+/// direct I/O, the test says so and tries nothing.
+#[test]
+fn a_gpu_moves_tables_directly() {
+    let folder = tempfile::tempdir().unwrap();
+    if let Err(error) = FileStorage::open_or_create(folder.path())
+        .unwrap()
+        .check_direct()
+    {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    for is_checked in [false, true] {
+        let path = folder.path().join(format!("store-{is_checked}"));
+        let options = Options {
+            direct_io: DirectIo::Compaction,
+            ..options()
+        };
+        let runtime = Runtime::threads();
+        let device = Arc::new(EmulatedDevice::new(&runtime, 32 << 20, 3));
+        let of_gpu = GpuOptions {
+            transfer: Transfer::Direct,
+            memory_bytes_max: 32 << 20,
+            pinned_bytes_max: 1 << 20,
+            jobs: 1,
+            verifies_all: is_checked,
+            verified_first: 0,
+            verified_share: 0,
+            job_bytes_min: 0,
+            ..GpuOptions::default()
+        };
+        let gpu = GpuExecutor::open("gpu0", device, &runtime, of_gpu).unwrap();
+        let mut components = Components::for_path(&path, &options).unwrap();
+        components.executors.push(Arc::new(gpu));
+        let store = Store::open_with(components, options.clone()).unwrap();
+        let (keyspace, mut model) = (store.create_keyspace("k").unwrap(), Model::new());
+        for _ in 0..2 {
+            two_runs(&keyspace, &mut model);
+            store.wait_until_idle().unwrap();
+        }
+        check(&keyspace, &model);
+        let stats = store.stats();
+        let gpu = &stats.sides[0];
+        assert!(gpu.compaction_count > 0, "{gpu:?}");
+        assert_eq!((gpu.declined_count, gpu.rejected_count), (0, 0), "{gpu:?}");
+        for name in ["gpu_direct_read_bytes", "gpu_direct_written_bytes"] {
+            assert!(
+                stats.counter(name) > 100_000,
+                "{name}: {:?}",
+                stats.counters
+            );
+        }
+        for name in ["gpu_direct_refused_files", "gpu_direct_repeated_pieces"] {
+            assert_eq!(stats.counter(name), 0);
+        }
+        store.close().unwrap();
+        let store = Store::open(&path, options).unwrap();
+        check(&store.keyspace("k").unwrap(), &model);
+        store.close().unwrap();
+    }
 }
