@@ -326,8 +326,8 @@ fn direct_transfers_need_libcufile() {
     );
     assert_eq!(
         direct(&machine, &[("FAKE_FILE_NVFS", 0)]),
-        "transfers  plain, pipeline, direct (cuFile without nvidia-fs, which usually copies through \
-         memory of the host (its compatibility mode))"
+        "transfers  plain, pipeline, direct (cuFile without nvidia-fs, which usually copies \
+         through memory of the host (its compatibility mode))"
     );
     let args = [
         "load",

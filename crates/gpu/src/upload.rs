@@ -133,7 +133,7 @@ pub(crate) fn upload(
     how: How,
     uncounted_bytes: &mut u64,
 ) -> Result<Uploaded> {
-    // A disk that writes to the device by itself does it best at such addresses.
+    // Direct transfers are fastest to addresses that are multiples of this.
     work.align(direct::ALIGN_BYTES);
     let mark = work.mark();
     let to = work.take_all()?;

@@ -33,8 +33,8 @@ struct Workload {
     writes: u64,
 }
 
-/// A fill, then mixes of writes and gets of what was written, then gets alone: the paper mixes 50 to
-/// 99% of writes, and reads after a load.
+/// A fill, then mixes of writes and gets of what was written, then gets alone: the paper mixes 50
+/// to 99% of writes, and reads after a load.
 const WORKLOADS: [Workload; 5] = [
     Workload {
         name: "fillrandom, values of 64 bytes",

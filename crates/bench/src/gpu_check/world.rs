@@ -505,7 +505,8 @@ impl World {
         })
     }
 
-    /// The same inputs, read past the page cache. Outputs in its folder are written in this way, too.
+    /// The same inputs, read past the page cache. Outputs in the world's folder are written in this
+    /// way, too.
     ///
     /// # Errors
     /// The file system does not allow it, or what could not be opened, as text.

@@ -51,7 +51,8 @@ pub(crate) struct SideView<'a> {
     pub(crate) costs: Costs,
     /// That factor, by kind. `None` if the speed is not measured.
     pub(crate) factor: [Option<f64>; JOB_KINDS],
-    /// Nanoseconds per byte of compactions, for people and for comparisons with other sides.
+    /// Nanoseconds per input byte over the side's last compactions. People are shown it, and queues
+    /// with two ends compare the sides by it.
     pub(crate) compaction_ns_per_byte: Option<f64>,
     /// The number of jobs over which the speed is measured, by kind.
     pub(crate) measured_jobs: [usize; JOB_KINDS],

@@ -20,6 +20,7 @@
 
 mod cufile;
 mod driver;
+mod library;
 mod nvrtc;
 
 use std::collections::BTreeMap;
@@ -724,7 +725,7 @@ impl Device for CudaDevice {
     /// error.
     fn begin_direct(&self) -> Result<DirectMode, String> {
         let begun = self.inner.within(|_| {
-            let cufile = match cufile::library() {
+            let cufile = match cufile::shared() {
                 Ok(cufile) => cufile,
                 Err(why) => return Ok(Err(why)),
             };

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use super::super::{DeviceError, DirectMode, Region, TransferError};
+use super::library::{self, calls};
 
 /// The names of its file.
 const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
@@ -60,41 +61,6 @@ struct Properties {
 /// A registered file.
 type FileHandle = *mut c_void;
 
-macro_rules! calls {
-    ($($name:ident($($parameter:ty),*) -> $result:ty;)*) => {
-        /// The addresses of the calls, in a library that is never unloaded.
-        #[derive(Clone, Copy)]
-        #[allow(non_snake_case)]
-        struct Calls {
-            $($name: unsafe extern "C" fn($($parameter),*) -> $result,)*
-        }
-
-        impl Calls {
-            /// Finds all calls, or the names of those that are missing.
-            #[allow(non_snake_case)]
-            fn find(library: &libloading::Library) -> Result<Calls, String> {
-                let mut missing: Vec<&str> = Vec::new();
-                $(
-                    // SAFETY: the signature is that of the library's header, `cufile.h`, which has
-                    // been the same since its first version.
-                    let $name = unsafe {
-                        library.get::<unsafe extern "C" fn($($parameter),*) -> $result>(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        )
-                    };
-                    if $name.is_err() {
-                        missing.push(stringify!($name));
-                    }
-                )*
-                if let ($(Ok($name),)*) = ($($name,)*) {
-                    return Ok(Calls { $($name: *$name,)* });
-                }
-                Err(missing.join(", "))
-            }
-        }
-    };
-}
-
 calls! {
     cuFileDriverOpen() -> Status;
     cuFileDriverGetProperties(*mut Properties) -> Status;
@@ -106,24 +72,13 @@ calls! {
     cuFileWrite(FileHandle, *const c_void, usize, i64, i64) -> isize;
 }
 
-/// Finds the library: its name and its calls. It stays loaded.
 fn load() -> Result<(&'static str, Calls), String> {
-    for name in NAMES {
-        // SAFETY: loading the library runs its initialisers, as in every program that uses it.
-        let Ok(library) = (unsafe { libloading::Library::new(name) }) else {
-            continue;
-        };
-        let calls = Calls::find(&library);
-        std::mem::forget(library);
-        return match calls {
-            Ok(calls) => Ok((name, calls)),
-            Err(missing) => Err(format!("{name} has no {missing}")),
-        };
-    }
-    Err(format!(
-        "there is no libcufile (looked for {}); install GPUDirect Storage",
-        NAMES.join(", ")
-    ))
+    library::load(
+        "libcufile",
+        &NAMES,
+        "install GPUDirect Storage",
+        Calls::find,
+    )
 }
 
 /// Looks for the library: the name under which the loader has found it. Whether a GPU and a file
@@ -143,7 +98,7 @@ pub(super) struct CuFile {
 
 /// The open library of this process, or why there is none. A first call opens it, in the context
 /// that is current.
-pub(super) fn library() -> Result<&'static CuFile, String> {
+pub(super) fn shared() -> Result<&'static CuFile, String> {
     // The library is one for the process, and no simulated run has a GPU of CUDA.
     #[allow(clippy::disallowed_types)]
     static LIBRARY: std::sync::OnceLock<Result<CuFile, String>> = std::sync::OnceLock::new();

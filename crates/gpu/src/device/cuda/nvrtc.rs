@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
 
+use super::library::{self, calls};
+
 /// The names of its file.
 const NAMES: [&str; 4] = [
     "libnvrtc.so.12",
@@ -21,67 +23,23 @@ const MAIN: &str = "kernels.cu";
 
 type Program = *mut c_void;
 
-macro_rules! calls {
-    ($($name:ident($($parameter:ty),*);)*) => {
-        /// The addresses of the calls, in a library that is never unloaded.
-        #[allow(non_snake_case)]
-        struct Calls {
-            $($name: unsafe extern "C" fn($($parameter),*) -> c_int,)*
-        }
-
-        impl Calls {
-            #[allow(non_snake_case)]
-            fn find(library: &libloading::Library) -> Result<Calls, String> {
-                let mut missing: Vec<&str> = Vec::new();
-                $(
-                    // SAFETY: the signature is that of the library's header, `nvrtc.h`; its enum of
-                    // results is an int.
-                    let $name = unsafe {
-                        library.get::<unsafe extern "C" fn($($parameter),*) -> c_int>(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        )
-                    };
-                    if $name.is_err() {
-                        missing.push(stringify!($name));
-                    }
-                )*
-                if let ($(Ok($name),)*) = ($($name,)*) {
-                    return Ok(Calls { $($name: *$name,)* });
-                }
-                Err(missing.join(", "))
-            }
-        }
-    };
-}
-
 calls! {
     nvrtcCreateProgram(
         *mut Program, *const c_char, *const c_char, c_int, *const *const c_char,
         *const *const c_char
-    );
-    nvrtcCompileProgram(Program, c_int, *const *const c_char);
-    nvrtcGetProgramLogSize(Program, *mut usize);
-    nvrtcGetProgramLog(Program, *mut c_char);
-    nvrtcGetPTXSize(Program, *mut usize);
-    nvrtcGetPTX(Program, *mut c_char);
-    nvrtcDestroyProgram(*mut Program);
+    ) -> c_int;
+    nvrtcCompileProgram(Program, c_int, *const *const c_char) -> c_int;
+    nvrtcGetProgramLogSize(Program, *mut usize) -> c_int;
+    nvrtcGetProgramLog(Program, *mut c_char) -> c_int;
+    nvrtcGetPTXSize(Program, *mut usize) -> c_int;
+    nvrtcGetPTX(Program, *mut c_char) -> c_int;
+    nvrtcDestroyProgram(*mut Program) -> c_int;
 }
 
 fn load() -> Result<Calls, String> {
-    for name in NAMES {
-        // SAFETY: loading the library runs its initialisers, as in every program that uses it.
-        let Ok(library) = (unsafe { libloading::Library::new(name) }) else {
-            continue;
-        };
-        let calls = Calls::find(&library);
-        std::mem::forget(library);
-        return calls.map_err(|missing| format!("{name} has no {missing}"));
-    }
-    Err(format!(
-        "there is no libnvrtc (looked for {}); install CUDA's compiler of kernels, or unset \
-         SILT_GPU_SOURCE",
-        NAMES.join(", ")
-    ))
+    let advice = "install CUDA's compiler of kernels, or unset SILT_GPU_SOURCE";
+    let (_, calls) = library::load("libnvrtc", &NAMES, advice, Calls::find)?;
+    Ok(calls)
 }
 
 /// A program of the library, which is destroyed when this is dropped.
@@ -121,8 +79,8 @@ fn check(what: &str, code: c_int) -> Result<(), String> {
     }
 }
 
-/// Compiles the kernels in a folder: the text of the PTX, for the compute capability of the PTX that
-/// the crate has.
+/// Compiles the kernels in a folder. Returns the text of the PTX, for the same compute capability as
+/// that of the PTX in the crate.
 ///
 /// # Errors
 /// What is missing, or what the compiler says, as text.
