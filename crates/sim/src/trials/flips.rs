@@ -27,9 +27,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
-use siltstone::inspect::{LogContent, LogFile, LogItem, ManifestFile, ManifestItem, TableFile};
+use siltstone::inspect::{LogFile, LogItem, ManifestFile, ManifestItem, TableFile};
 use siltstone::log::Position;
-use siltstone::log::format::POSITION_UNIT_BYTES;
 use siltstone::manifest::recover;
 use siltstone::{
     ByLevel, Components, Compression, ErrorKind, FlushVerify, IngestMode, KeyspaceOptions, Options,
@@ -38,9 +37,11 @@ use siltstone::{
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 mod damage;
+mod log_records;
 mod reading;
 
 use damage::{Damage, FileKind, Hit, hit};
+use log_records::{LogRecord, log_of, unit_start};
 use reading::{Answers, Wanted, names_a_file, read_all};
 
 use super::repair::history;
@@ -125,31 +126,6 @@ impl Place {
     }
 }
 
-/// A record of the log that a replay reads.
-struct LogRecord {
-    start: Position,
-    end: u64,
-    /// The number before its first number.
-    before: u64,
-    /// The log position that was known to be synced when this record was written: its own, or that
-    /// of the last record before it that has one.
-    synced: Position,
-    /// Whether the record itself has the position.
-    says_synced: bool,
-}
-
-/// The first byte of the unit in which this offset lies. The first record that begins in a unit has
-/// the synced position.
-fn unit_start(offset: u64) -> u64 {
-    offset / u64::from(POSITION_UNIT_BYTES) * u64::from(POSITION_UNIT_BYTES)
-}
-
-impl LogRecord {
-    fn end(&self) -> Position {
-        Position::new(self.start.segment, self.end as u32)
-    }
-}
-
 /// A store before any byte is hit.
 struct Sound {
     place: Place,
@@ -190,80 +166,6 @@ fn draw_options(rng: &mut Rng) -> Options {
         background_tasks: 1 + rng.below(2) as u32,
         ..Options::default()
     }
-}
-
-/// The records of the log from the manifest's start on, in order. The image is sound, so each
-/// segment's records are a plain list.
-fn log_of(
-    storage: &MemoryStorage,
-    start: u32,
-    synced_before: &BTreeMap<u64, u64>,
-) -> Result<Vec<LogRecord>, String> {
-    let text = |e: siltstone::Error| e.to_string();
-    let mut records: Vec<LogRecord> = Vec::new();
-    let mut salt = None;
-    for object in storage.list().map_err(|e| e.to_string())? {
-        if FileKind::of(&object.name) != FileKind::Log {
-            continue;
-        }
-        let file = storage.open(&object.name).map_err(|e| e.to_string())?;
-        let mut log = LogFile::open(&*file).map_err(text)?;
-        let Ok((header, _)) = log.header() else {
-            continue;
-        };
-        let (number, own_salt) = (header.number, header.salt);
-        // Recycled files keep old headers, and other chains are orphans.
-        if number < start
-            || siltstone::log::format::parse_segment_name(&object.name) != Some(number)
-            || (number > start && salt != Some(own_salt))
-        {
-            continue;
-        }
-        salt = Some(own_salt);
-        while let Some(item) = log.next_item().map_err(text)? {
-            let LogItem::Record(record) = item else {
-                continue;
-            };
-            if let LogContent::Unknown(e) = &record.content {
-                return Err(format!("a record that nobody knows: {e}"));
-            }
-            let last = records.last();
-            let is_first_of_unit = last.is_none_or(|last| {
-                let unit = unit_start(record.offset);
-                last.start.segment != number || u64::from(last.start.offset) < unit
-            });
-            let says = record.header.synced;
-            if is_first_of_unit && says.is_none() {
-                return Err(format!(
-                    "the record at {number}:{} begins first in its unit and has no synced position",
-                    record.offset
-                ));
-            }
-            records.push(LogRecord {
-                start: Position::new(number, record.offset as u32),
-                end: record.end,
-                before: record.header.first_sequence - 1,
-                synced: says.or(last.map(|last| last.synced)).unwrap_or_default(),
-                says_synced: says.is_some(),
-            });
-        }
-    }
-    for (at, record) in records.iter().enumerate() {
-        let acknowledged = synced_before.get(&(record.before + 1)).copied();
-        let acknowledged = acknowledged.unwrap_or_default();
-        // The last record that was acknowledged as synced before this one was appended.
-        let synced = records[..at].iter().rfind(|r| r.before < acknowledged);
-        if let Some(synced) = synced.filter(|synced| synced.end() > record.synced) {
-            return Err(format!(
-                "the record at {} knows that the log is synced through {}, but number \
-                 {acknowledged}, which ends at {}, was acknowledged as synced before",
-                record.start,
-                record.synced,
-                synced.end()
-            ));
-        }
-    }
-    Ok(records)
 }
 
 impl Sound {
