@@ -12,7 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
-use crate::steps::{Step, WITH_ROCKSDB};
+use crate::steps::{Step, WITH_ROCKSDB, target};
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,9 +116,7 @@ fn rocksdb_step() -> Step {
 /// Why they cannot be had.
 fn rocksdb(root: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     crate::run(&rocksdb_step(), root)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or("bench-compare/target".into(), PathBuf::from);
-    let program = root.join(target).join("release/rocksdb-merge");
+    let program = target(root, "bench-compare/target").join("release/rocksdb-merge");
     let asked = std::process::Command::new(&program)
         .arg("--library")
         .output()
@@ -174,8 +172,7 @@ pub(crate) fn gpu_check(root: &Path, wish: &Wish) -> Result<(), Failure> {
         return Ok(());
     };
     let folder = root.join(folder);
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    let built = root.join(target).join("release/gpu-check");
+    let built = target(root, "target").join("release/gpu-check");
     let program = std::fs::read(&built).map_err(|e| failed(e, &built))?;
     let mut files = vec![
         ("gpu-check".to_string(), program),

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::Failure;
-use crate::steps::Step;
+use crate::steps::{Step, target};
 
-/// Where the program lies after it was built, below the root.
-const PROGRAM: &str = "target/release/examples/hot_paths";
+/// Where the program lies after it was built, below the folder of what is built.
+const PROGRAM: &str = "release/examples/hot_paths";
 
 /// The page, below the root.
 const PAGE: &str = "docs/instructions.md";
@@ -80,14 +80,14 @@ fn output(program: &str, args: &[&str], root: &Path) -> Result<String, Failure> 
 }
 
 /// Counts one operation.
-fn count(root: &Path, name: &str, function: &str) -> Result<Count, Failure> {
+fn count(root: &Path, program: &str, name: &str, function: &str) -> Result<Count, Failure> {
     eprintln!("counting: {name}");
     let args = [
         "--tool=callgrind",
         "--callgrind-out-file=/dev/null",
         "--collect-atstart=no",
         &format!("--toggle-collect={function}*"),
-        &format!("./{PROGRAM}"),
+        program,
         name,
     ];
     let text = output("valgrind", &args, root)?;
@@ -115,12 +115,14 @@ pub(crate) fn instructions(root: &Path) -> Result<(), Failure> {
         code: 127,
     })?;
     let rustc = version("rustc")?;
+    let program = target(root, "target").join(PROGRAM);
+    let program = program.to_string_lossy();
     let mut counts = Vec::new();
-    for line in output(&format!("./{PROGRAM}"), &[], root)?.lines() {
+    for line in output(&program, &[], root)?.lines() {
         let Some((name, function)) = line.split_once('\t') else {
-            return Err(failed(format!("`{PROGRAM}` printed `{line}`")));
+            return Err(failed(format!("`{program}` printed `{line}`")));
         };
-        let count = count(root, name, function)?;
+        let count = count(root, &program, name, function)?;
         if count.instructions == 0 {
             return Err(failed(format!(
                 "callgrind counted nothing for `{name}`: is `{function}` a function of its own?"

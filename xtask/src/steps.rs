@@ -1,7 +1,7 @@
 //! The processes of a command: a pure function, and the facts about the repository that it needs.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::args::{Bench, Command, Names};
 
@@ -106,6 +106,12 @@ pub fn against(root: &Path, hash: &str) -> (Vec<Step>, String) {
     );
     let built = root.join(AGAINST).join("target/release/bench-compare");
     (steps, built.to_string_lossy().into_owned())
+}
+
+/// The folder into which cargo builds a workspace whose own folder for that is `usual`.
+pub fn target(root: &Path, usual: &str) -> PathBuf {
+    let set = std::env::var_os("CARGO_TARGET_DIR");
+    root.join(set.map_or(usual.into(), PathBuf::from))
 }
 
 /// Runs cargo so that RocksDB is found, which is fetched if it is not there.
