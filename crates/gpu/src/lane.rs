@@ -220,8 +220,14 @@ impl Arena {
         let Some(part) = self.region.part(self.used_bytes, wanted_bytes) else {
             return Err(no_room);
         };
-        self.used_bytes = (self.used_bytes + wanted_bytes).next_multiple_of(ALIGN_BYTES);
+        let end = (self.used_bytes + wanted_bytes).next_multiple_of(ALIGN_BYTES);
+        // The region may end at any byte.
+        self.used_bytes = end.min(self.region.bytes);
         Ok(Array::new(part, count))
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.region.bytes - self.used_bytes
     }
 }
 
@@ -488,7 +494,7 @@ impl Work {
 
     /// The free memory.
     pub fn free_bytes(&self) -> u64 {
-        self.lane.arena.region.bytes - self.lane.arena.used_bytes
+        self.lane.arena.free_bytes()
     }
 
     /// See [`Lane::launch`].
@@ -721,4 +727,23 @@ impl Work {
 pub(crate) fn items_of<T: Item>(mut bytes: &[u8]) -> Vec<T> {
     let count = bytes.len() / T::BYTES as usize;
     (0..count).map(|_| T::get(&mut bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_at_the_end_of_an_odd_region_leaves_nothing() {
+        let region = Region { at: 0, bytes: 1000 };
+        let mut arena = Arena {
+            region,
+            used_bytes: 0,
+        };
+        // The next multiple of the alignment lies behind the region.
+        let array: Array<u8> = arena.take(900).unwrap();
+        assert_eq!((array.count(), arena.free_bytes()), (900, 0));
+        let next = arena.take::<u8>(1);
+        assert!(matches!(next, Err(GpuError::NoRoom { .. })), "{next:?}");
+    }
 }
