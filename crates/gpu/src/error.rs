@@ -53,4 +53,25 @@ impl From<StorageError> for GpuError {
     }
 }
 
+impl GpuError {
+    /// The error of a table that is made of what the device says of its blocks. A rule of the table
+    /// crate that is broken then was broken by the device.
+    pub fn of_table(error: impl Into<ExecError>) -> GpuError {
+        match error.into() {
+            ExecError::Failed(TableError::Misuse(rule)) => GpuError::Mismatch(rule.into()),
+            error => error.into(),
+        }
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, GpuError>;
+
+/// Fails if what the device says of its own arrays cannot be right. Its checksum only shows that it
+/// came here as it was in the device's memory, of which bits may have flipped. So nothing may be
+/// indexed or divided by it before it was checked.
+pub(crate) fn check(is_possible: bool, what: &str) -> Result<()> {
+    match is_possible {
+        true => Ok(()),
+        false => Err(GpuError::Mismatch(format!("{what} cannot be right"))),
+    }
+}

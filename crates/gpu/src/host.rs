@@ -9,7 +9,7 @@
 use siltstone_table::merge::tree::{EXHAUSTED, Head, LoserTree, head_is_whole, head_of};
 use siltstone_table::retain::{Retain, Verdict};
 
-use crate::error::Result;
+use crate::error::{Result, check};
 use crate::kernels::{Array, Items, MarkKept, OrderItems};
 use crate::lane::Work;
 use crate::piece::PieceInput;
@@ -28,12 +28,17 @@ impl HostKeys {
     /// Copies them from the device.
     pub fn download(work: &mut Work, unpacked: &Unpacked) -> Result<HostKeys> {
         let keys = unpacked.entries.keys;
-        let places = work.read(keys.places)?;
+        let places: Vec<u32> = work.read(keys.places)?;
+        let lens: Vec<u16> = work.read(keys.lens)?;
         let words = u64::from(places.last().copied().unwrap_or(0));
+        let follow =
+            |(w, len): (&[u32], &u16)| w[1].checked_sub(w[0]) == Some(u32::from(*len).div_ceil(8));
+        let is_possible = words <= keys.words.count() && places.windows(2).zip(&lens).all(follow);
+        check(is_possible, "the places of keys")?;
         Ok(HostKeys {
             words: work.read(keys.words.first(words).cast())?,
             places,
-            lens: work.read(keys.lens)?,
+            lens,
             trailers: work.read(unpacked.entries.trailers)?,
         })
     }
@@ -72,7 +77,8 @@ impl Run<'_> {
                 }
             }
         }
-        self.head = head_of(&self.keys.key(self.next)[self.prefix_len..]);
+        let key = self.keys.key(self.next);
+        self.head = head_of(key.get(self.prefix_len..).unwrap_or_default());
     }
 }
 
@@ -149,6 +155,17 @@ pub(crate) fn judge(
     sorted: &Sorted,
 ) -> Result<(Array<u8>, Array<u32>)> {
     let order: Vec<u32> = work.read(sorted.items.entries.first(sorted.count))?;
+    // The last stripe ends with the largest sequence number that an input has.
+    let largest_seq = retain.stripes().ends().last().copied().unwrap_or(0);
+    let is_possible = |entry: &u32| {
+        let trailer = keys.trailers.get(*entry as usize);
+        trailer.is_some_and(|trailer| trailer >> 8 <= largest_seq)
+    };
+    let count = keys.places.len() as u64;
+    check(
+        sorted.count < count && order.iter().all(is_possible),
+        "the order of entries",
+    )?;
     // A piece may be computed more than once, so each time begins with fresh rules.
     let mut retain = Retain::new(
         retain.rules(),

@@ -4,7 +4,7 @@
 
 use siltstone_table::layout::{LayoutLimits, LayoutState};
 
-use crate::error::Result;
+use crate::error::{Result, check};
 use crate::kernels::{
     Array, BeginJumps, BeginTables, BlockEnds, Chain, DoubleJumps, ExpandJumps, Extent, FindCuts,
     FollowChain, GroupExtents, GroupSurvivors, ListBlocks, ListTables, OutBlock, PlanBlocks, Rule,
@@ -80,6 +80,7 @@ pub(crate) fn tables(
     work.launch("begin_tables", kept.count, &args)?;
     work.scan32(numbers, kept.count)?;
     let count = u64::from(work.read(numbers.part(kept.count, 1))?[0]);
+    check((1..=kept.count).contains(&count), "the number of tables")?;
     let starts = work.take(count)?;
     let args = ListTables {
         numbers,
@@ -92,11 +93,26 @@ pub(crate) fn tables(
         span_bytes,
     };
     work.launch("list_tables", kept.count, &args)?;
+    let host_starts = work.read(starts)?;
+    check(
+        are_starts(&host_starts, kept.count, cuts),
+        "the beginnings of tables",
+    )?;
     Ok(Tables {
         starts,
-        host_starts: work.read(starts)?,
+        host_starts,
         numbers,
     })
+}
+
+/// Whether tables can begin there: the first one with the first survivor, and each later one after
+/// the one before it.
+fn are_starts(starts: &[TableStart], survivors: u64, cuts: u64) -> bool {
+    let ascend = |w: &[TableStart]| w[0].first < w[1].first && w[0].span <= w[1].span;
+    let is_last = |s: &TableStart| u64::from(s.first) < survivors && u64::from(s.span) <= cuts;
+    starts.first().is_some_and(|start| start.first == 0)
+        && starts.windows(2).all(ascend)
+        && starts.last().is_some_and(is_last)
 }
 
 /// The blocks of all tables of a piece.
@@ -222,6 +238,8 @@ pub(crate) fn blocks(
     work.release(mark);
     work.scan32(numbers, survivors)?;
     let count = u64::from(work.read(numbers.part(survivors, 1))?[0]);
+    let is_possible = table_count <= count && count <= survivors;
+    check(is_possible, "the number of blocks")?;
     let firsts = work.take(count + 1)?;
     let block_bytes = work.take(count)?;
     let places = work.take(count + 1)?;

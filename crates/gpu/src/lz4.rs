@@ -3,7 +3,7 @@
 //!
 //! Threading: see `lane`.
 
-use crate::error::Result;
+use crate::error::{Result, check};
 use crate::kernels::{
     Array, Block, ListOutputParts, ListStoredParts, Lz4Decode, Lz4Encode, Lz4Part, MeasureStored,
     OutBlock, Place, PlaceParts,
@@ -105,6 +105,7 @@ pub(crate) fn encode(work: &mut Work, blocks: &OutBlocks, raw: Array<u8>) -> Res
     work.scan64(places, count)?;
     work.launch("number_stored", count, &args)?;
     let bytes = work.read(places.part(count, 1))?[0];
+    check(bytes <= blocks.bytes, "the bytes of compressed blocks")?;
     let out = work.take(bytes)?;
     let args = PlaceParts {
         raw,

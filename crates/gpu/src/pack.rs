@@ -2,14 +2,18 @@
 //!
 //! Threading: see `lane`.
 
+use siltstone_table::block::header::{CHECKSUM_BYTES, HEADER_BYTES};
 use siltstone_table::compress::Codec;
 use siltstone_table::filter::{FILTER_BLOCK_BYTES, filter_blocks, probes};
 use siltstone_table::job::FormatOptions;
+use siltstone_table::key::MAX_SEQ;
+use siltstone_table::limits::MAX_KEY_BYTES;
 
-use crate::error::Result;
+use crate::error::{Result, check};
 use crate::kernels::{
     Array, BeginSums, IndexEntry, MeasureSeparators, MeasureTails, OutBlock, PackChecksums,
-    PackColumns, PackValues, SetFilterBits, SumTables, TableSums, WriteFirstKeys, WriteSeparators,
+    PackColumns, PackValues, SetFilterBits, SumTables, TableStart, TableSums, WriteFirstKeys,
+    WriteSeparators,
 };
 use crate::lane::{SLACK_BYTES, Work};
 use crate::layout::{OutBlocks, Tables};
@@ -71,6 +75,11 @@ pub(crate) fn pack(
     work.launch_blocks("checksum_columns", count, BLOCK_THREADS, &args)?;
     work.launch("put_checksums", count, &args)?;
     let (index, separators) = separators(work, kept, stored, crcs)?;
+    let all_bytes = (out.count(), separators.len() as u64);
+    check(
+        is_index(&index, table_count, all_bytes),
+        "what is said of the blocks",
+    )?;
     let Summed {
         sums,
         first_keys,
@@ -199,11 +208,17 @@ fn sums(
     };
     work.launch("sum_tables", survivors.div_ceil(COUNT_GROUP), &args)?;
     let mut sums: Vec<TableSums> = work.read(array)?;
+    check(
+        are_sums(&sums, &tables.host_starts, survivors),
+        "what is said of the tables",
+    )?;
     let mut places = Vec::with_capacity(sums.len());
     let (mut key_bytes, mut lines) = (0u32, 0u64);
     for table in &mut sums {
         places.push(key_bytes);
-        key_bytes += table.first_key_len;
+        let end = key_bytes.checked_add(table.first_key_len);
+        check(end.is_some(), "the lengths of the tables' first keys")?;
+        key_bytes = end.unwrap_or(key_bytes);
         table.filter_lines = filter_blocks(table.user_keys, bits_per_key);
         table.filter_word = lines * (FILTER_BLOCK_BYTES as u64 / 4);
         lines += table.filter_lines;
@@ -245,4 +260,41 @@ fn sums(
         sums,
         first_keys,
     })
+}
+
+/// Whether these can be the entries of the indexes of so many tables, whose blocks and separators
+/// have so many bytes.
+fn is_index(index: &[IndexEntry], table_count: u64, (bytes, separators): (u64, u64)) -> bool {
+    let least = (HEADER_BYTES + CHECKSUM_BYTES) as u64;
+    let is_block = |e: &IndexEntry| {
+        u64::from(e.bytes) >= u64::from(e.value_bytes) + least
+            && e.separator_bytes as usize <= MAX_KEY_BYTES
+    };
+    let sum = |of: fn(&IndexEntry) -> u32| index.iter().map(|e| u64::from(of(e))).sum::<u64>();
+    // Each block is of the table of the block before it or of the next table.
+    let follow = |w: &[IndexEntry]| matches!(w[1].table.checked_sub(w[0].table), Some(0 | 1));
+    index.iter().all(is_block)
+        && index.first().is_some_and(|first| first.table == 0)
+        && index.windows(2).all(follow)
+        && index.last().map(|last| u64::from(last.table) + 1) == Some(table_count)
+        && (sum(|e| e.bytes), sum(|e| e.separator_bytes)) == (bytes, separators)
+}
+
+/// Whether these can be the sums of tables that begin there.
+fn are_sums(sums: &[TableSums], starts: &[TableStart], survivors: u64) -> bool {
+    let next_firsts = starts.iter().skip(1).map(|start| u64::from(start.first));
+    let next_firsts = next_firsts.take(sums.len() - 1).chain([survivors]);
+    let is_possible = |((table, start), next): ((&TableSums, &TableStart), u64)| {
+        let entries = next - u64::from(start.first);
+        table.first == start.first
+            && u64::from(table.last) + 1 == next
+            && table.puts <= entries
+            && (1..=entries).contains(&table.user_keys)
+            && table.key_bytes <= entries * MAX_KEY_BYTES as u64
+            && table.value_bytes <= entries << 32
+            && table.smallest_seq <= table.largest_seq
+            && table.largest_seq <= MAX_SEQ
+            && u64::from(table.first_key_len) <= table.key_bytes.min(MAX_KEY_BYTES as u64)
+    };
+    sums.iter().zip(starts).zip(next_firsts).all(is_possible)
 }

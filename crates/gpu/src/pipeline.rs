@@ -196,7 +196,7 @@ pub(crate) fn run(
             }
         }
     };
-    tables.finish(counters)?;
+    tables.finish(counters).map_err(GpuError::of_table)?;
     Ok(Complete {
         part,
         pieces,

@@ -5,7 +5,7 @@
 use siltstone_storage::planted;
 use siltstone_table::retain::{KeyRange, RangeDelete, RangeEnd, Retain};
 
-use crate::error::Result;
+use crate::error::{Result, check};
 use crate::kernels::{
     Array, CountVerdicts, GatherSurvivors, Judge, Keys, ListSurvivors, Ranges, Survivors,
 };
@@ -172,12 +172,16 @@ pub(crate) fn count(
     };
     work.launch("count_verdicts", count.div_ceil(COUNT_GROUP), &args)?;
     let found = work.read(counts)?;
+    let [shadowed, covered, tombstones, raw] = [found[0], found[1], found[2], found[3]];
+    let dropped = shadowed.saturating_add(covered).saturating_add(tombstones);
+    let is_possible = dropped <= count && (12 * count..=count << 32).contains(&raw);
+    check(is_possible, "the number of entries that are dropped")?;
     Ok(Counts {
         entries: count,
-        raw_bytes: found[3],
-        shadowed: found[0],
-        covered: found[1],
-        tombstones: found[2],
+        raw_bytes: raw,
+        shadowed,
+        covered,
+        tombstones,
     })
 }
 
@@ -191,6 +195,7 @@ pub(crate) fn gather(
     work.scan32(places, sorted.count)?;
     let found = work.read(places.part(sorted.count, 1))?;
     let count = u64::from(found[0]);
+    check(count <= sorted.count, "the number of entries that are kept")?;
     let entries = work.take(count + 1)?;
     let args = ListSurvivors {
         kept: places,

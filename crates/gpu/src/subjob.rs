@@ -17,7 +17,7 @@ use siltstone_table::job::outcome::Counters;
 use siltstone_table::job::{DropRules, Job, KeyBounds};
 use siltstone_table::layout::LayoutState;
 
-use crate::error::{GpuError, Result};
+use crate::error::{GpuError, Result, check};
 use crate::host::{self, HostKeys};
 use crate::kernels::{FindCutItem, Rule};
 use crate::lane::Work;
@@ -473,7 +473,9 @@ impl<'a> SubjobRun<'a> {
             count: sorted.count,
         };
         self.work.launch("find_cut_item", 1, &args)?;
-        Ok(self.work.read(found)?[0])
+        let item = self.work.read(found)?[0];
+        check(item < sorted.count, "the entry before which a piece ends")?;
+        Ok(item)
     }
 
     /// The user key of a survivor.
@@ -481,7 +483,12 @@ impl<'a> SubjobRun<'a> {
         let keys = kept.survivors.keys;
         let place = u64::from(self.work.read(keys.places.part(survivor, 1))?[0]);
         let len = usize::from(self.work.read(keys.lens.part(survivor, 1))?[0]);
-        let words = keys.words.part(place, len.div_ceil(8) as u64);
+        let count = len.div_ceil(8) as u64;
+        check(
+            place + count <= keys.words.count(),
+            "the place of a table's first key",
+        )?;
+        let words = keys.words.part(place, count);
         let mut key: Vec<u8> = self.work.read(words.cast())?;
         key.truncate(len);
         Ok(key)

@@ -2,7 +2,7 @@
 //!
 //! Threading: see `lane`.
 
-use crate::error::Result;
+use crate::error::{GpuError, Result, check};
 use crate::kernels::{
     Array, Block, CheckOrder, ChecksumBlocks, Clip, CompareChecksums, Entries, Input, InputEntries,
     Keys, Place, UnpackEntries, UnpackHeaders, UnpackKeys,
@@ -225,8 +225,8 @@ pub(crate) fn unpack(
     // Keys are numbered by words of 8 bytes, in 32 bits, and entries too.
     let (all_words, entries) = (found.u64(2), u64::from(found.u32(3)));
     if all_words >= 1 << 32 || entries >= 1 << 31 || all_words < entries / 2 {
-        return Err(crate::error::GpuError::NoRoom {
-            wanted_bytes: 8 * all_words,
+        return Err(GpuError::NoRoom {
+            wanted_bytes: all_words.saturating_mul(8),
         });
     }
     if compressed_bytes > 0 {
@@ -314,6 +314,12 @@ pub(crate) fn unpack(
     let found = work.download(&[errors.cast(), ranges.cast()])?;
     let found = Found::new(&found);
     found.check_entries()?;
+    let host_ranges: Vec<u32> = found.items(1);
+    let is_range = |range: &[u32]| range[0] <= range[1] && u64::from(range[1]) <= entries;
+    check(
+        host_ranges.chunks_exact(2).all(is_range),
+        "the entries within the bounds of an input",
+    )?;
     Ok(Unpacked {
         bytes,
         entries: Entries { keys, trailers },
@@ -322,7 +328,7 @@ pub(crate) fn unpack(
         value_places,
         value_lens,
         ranges,
-        host_ranges: found.items(1),
+        host_ranges,
     })
 }
 

@@ -65,7 +65,8 @@ impl Writer<'_> {
                 span_bytes: begin.span_bytes,
                 table: self.tables,
             };
-            output.start_table(start, state, counters)?;
+            let started = output.start_table(start, state, counters);
+            started.map_err(GpuError::of_table)?;
             self.tables += 1;
             let entries = u64::from(sums.last - sums.first) + 1;
             let own_count = index.partition_point(|entry| entry.table as usize <= number);
@@ -84,13 +85,14 @@ impl Writer<'_> {
                 last_separator = separator;
                 let anchor = end + u64::from(entry.value_bytes);
                 end += u64::from(entry.bytes);
-                table.push_block(&FinishedBlock {
+                let block = FinishedBlock {
                     anchor,
                     end,
                     checksum: entry.crc,
                     separator,
                     separator_trailer: entry.trailer,
-                })?;
+                };
+                table.push_block(&block).map_err(GpuError::of_table)?;
             }
             table.set_entries(EntryCounts {
                 entries,
@@ -108,7 +110,8 @@ impl Writer<'_> {
             if len > 0 {
                 let (own, rest) = filters.split_at(len as usize);
                 filters = rest;
-                table.write_filter(FilterBytes::Stored(own))?;
+                let written = table.write_filter(FilterBytes::Stored(own));
+                written.map_err(GpuError::of_table)?;
             }
         }
         Ok(())

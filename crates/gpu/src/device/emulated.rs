@@ -43,7 +43,10 @@ pub struct Faults {
     pub is_sticky: bool,
     /// This copy, in or out, has a flipped bit.
     pub flipped_copy: u64,
-    /// Which bit of the copy, modulo its length.
+    /// Before this copy from the device, a bit of the memory that is copied flips, so the copy has
+    /// the same wrong bit and no checksum shows it. Copies in are counted, too.
+    pub flipped_source: u64,
+    /// Which bit of the copy or of its source, modulo its length.
     pub flipped_bit: u64,
     /// This transfer between a file and the device does nothing, and says that all is well.
     pub idle_transfer: u64,
@@ -159,6 +162,17 @@ impl PinnedMemory for Pinned {
     }
 }
 
+/// Flips a bit of a range of memory, which was compared with that of the device or of a pinned
+/// buffer when the work was put into its stream.
+fn flip(at: usize, bytes: usize, bit: u64) {
+    if bytes > 0 {
+        let bit = bit % (8 * bytes as u64);
+        let at: *mut u8 = std::ptr::with_exposed_provenance_mut(at + (bit / 8) as usize);
+        // SAFETY: the byte is within the range, which nobody else uses during the work.
+        unsafe { *at ^= 1 << (bit % 8) };
+    }
+}
+
 enum Work {
     Copy {
         to: usize,
@@ -170,6 +184,12 @@ enum Work {
         to: usize,
         bytes: usize,
         byte: u8,
+    },
+    /// A bit of the device's memory flips.
+    Flip {
+        at: usize,
+        bytes: usize,
+        bit: u64,
     },
     Launch {
         kernel: CString,
@@ -372,10 +392,8 @@ impl EmulatedDevice {
                 // the device and one of a pinned buffer, so they do not overlap; P1 keeps the host
                 // from the buffer.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-                if let Some(bit) = flipped_bit.filter(|_| bytes > 0) {
-                    let bit = bit % (8 * bytes as u64);
-                    // SAFETY: the byte is within the range that was copied.
-                    unsafe { *to.add((bit / 8) as usize) ^= 1 << (bit % 8) };
+                if let Some(bit) = flipped_bit {
+                    flip(to.expose_provenance(), bytes, bit);
                 }
             }
             Work::Fill { to, bytes, byte } => {
@@ -383,6 +401,7 @@ impl EmulatedDevice {
                 // SAFETY: the range was checked when the fill was put into the stream.
                 unsafe { to.write_bytes(byte, bytes) };
             }
+            Work::Flip { at, bytes, bit } => flip(at, bytes, bit),
             Work::Launch {
                 kernel,
                 blocks,
@@ -568,6 +587,14 @@ impl Device for EmulatedDevice {
         check_copy("copy_out", from, to, &range)?;
         self.check_region(&state, "copy_out", from)?;
         let flipped_bit = self.flipped(&mut state);
+        if state.copies == self.faults.flipped_source {
+            let work = Work::Flip {
+                at: from.at as usize,
+                bytes: range.len(),
+                bit: self.faults.flipped_bit,
+            };
+            self.add(&mut state, stream, work)?;
+        }
         let work = Work::Copy {
             to: to.address().expose_provenance() + range.start,
             from: from.at as usize,
