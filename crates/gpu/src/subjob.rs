@@ -118,10 +118,24 @@ impl Sizes {
         };
     }
 
-    /// Whether a piece of so many bytes can still be what is wanted. Each try narrows the bounds,
-    /// so the tries end.
-    fn is_new(&self, bytes: u64) -> bool {
-        self.too_small < bytes && bytes < self.too_large
+    /// Raises the target until its piece is larger than those that were too small: pieces end with
+    /// blocks, so a piece may be the same for many targets. Returns whether there is such a piece,
+    /// and it is not known to be too large. Each try narrows the bounds, so the tries end.
+    fn find_new(&mut self, bytes_of: impl Fn(u64) -> u64) -> bool {
+        loop {
+            let bytes = bytes_of(self.target);
+            if bytes > self.too_small || bytes >= self.too_large {
+                return bytes < self.too_large;
+            }
+            let next = match self.too_large {
+                u64::MAX => self.target.saturating_mul(2),
+                too_large => self.target + too_large.saturating_sub(self.target) / 2,
+            };
+            if next == self.target {
+                return false;
+            }
+            self.target = next;
+        }
     }
 }
 
@@ -185,16 +199,15 @@ impl<'a> SubjobRun<'a> {
         let mut sizes = Sizes::new(self.usual_bytes);
         let start = self.start.clone();
         let state = self.state.clone();
+        // Of the last try that did not fit.
+        let mut missing_bytes = 0;
         loop {
             let (keys, bytes) = self.piece_from(&start, sizes.target);
             let is_last = keys.end == self.plan.bounds.end;
-            let wanted_bytes = match self.piece(&keys, is_last, state.as_ref()) {
+            match self.piece(&keys, is_last, state.as_ref()) {
                 Ok(Piece {
                     next: Next::Larger, ..
-                }) => {
-                    sizes.is_too_small(bytes);
-                    0
-                }
+                }) => sizes.is_too_small(bytes),
                 Ok(piece) => {
                     // The next piece probably needs as much memory for its bytes.
                     self.usual_bytes = self.usual_bytes.min(sizes.target);
@@ -202,15 +215,14 @@ impl<'a> SubjobRun<'a> {
                 }
                 Err(GpuError::NoRoom { wanted_bytes }) => {
                     sizes.does_not_fit(bytes);
-                    wanted_bytes
+                    missing_bytes = wanted_bytes;
                 }
                 Err(error) => return Err(error),
-            };
+            }
             self.work.wait()?;
             self.work.release_all();
-            let next = self.piece_from(&start, sizes.target).1;
-            if !sizes.is_new(next) {
-                return Err(no_room(bytes, wanted_bytes));
+            if !sizes.find_new(|target| self.piece_from(&start, target).1) {
+                return Err(no_room(sizes.too_large, missing_bytes));
             }
         }
     }

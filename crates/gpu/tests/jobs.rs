@@ -9,7 +9,7 @@ mod same;
 use std::sync::Arc;
 
 use common::cases::{Case, a_case, job_of};
-use common::{epoch, files};
+use common::{Content, a_job, epoch, files, table_input};
 use generate::{Random, World, a_world};
 use proptest::prelude::*;
 use siltstone_gpu::device::emulated::EmulatedDevice;
@@ -17,9 +17,10 @@ use siltstone_gpu::{GpuExecutor, GpuOptions};
 use siltstone_gpu::{Strategy, Transfer};
 use siltstone_storage::{MemoryStorage, Runtime};
 use siltstone_table::compress::Codec;
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, Inputs};
-use siltstone_table::job::Job;
+use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, Inputs};
 use siltstone_table::job::outcome::{Counters, Outcome};
+use siltstone_table::job::{Job, OutputLimits};
+use siltstone_table::key::{Kind, trailer};
 
 /// A device with this much memory, and an executor on it.
 fn executor(runtime: &Runtime, memory_bytes: u64, seed: u64) -> GpuExecutor {
@@ -181,6 +182,31 @@ fn pieces_make_the_same_tables() {
     }
     // Most of the jobs took several pieces.
     assert!(most_pieces > 3 && several > 10, "{most_pieces} {several}");
+}
+
+/// Blocks of some KiB, and now and then one of 3 MiB, which is more than the first pieces that are
+/// tried: those have no whole table, and twice as many bytes end at the same block. The lane has
+/// room for a piece with a large block and one small block after it.
+#[test]
+fn a_piece_ends_after_a_block_that_is_larger_than_the_pieces_before() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut content = Content::default();
+    for i in 0..100u64 {
+        let len = if i % 20 == 19 { 3 << 20 } else { 400 };
+        let key = format!("key{i:05}").into_bytes();
+        let row = (key, trailer(i + 1, Kind::Put), vec![i as u8; len]);
+        content.entries.push(row);
+    }
+    let mut inputs = InputMap::new();
+    let mut job = a_job(100);
+    let input = table_input(&mut inputs, &storage, "in.tbl", &content);
+    job.inputs.push(input);
+    job.limits = OutputLimits::new(1 << 20, 4096, false);
+    let inputs: Arc<dyn Inputs> = Arc::new(inputs);
+    let gpu = executor(&runtime, 12 << 20, 0);
+    let outcome = compare(&runtime, &storage, &inputs, &job, &gpu);
+    assert_eq!((outcome.tables.len(), count_of(&gpu, "gpu_pieces")), (5, 5));
 }
 
 #[test]
