@@ -84,8 +84,8 @@ pub struct Layout<'a> {
     earlier_spans_bytes: u64,
     /// `w` at the next entry.
     span_bytes: u64,
-    /// A table begins at the first user key where `S + max(0, w - D)` reaches this.
-    threshold: u64,
+    /// The next table begins at the first user key where `S + max(0, w - D)` is above this.
+    last_bytes: u64,
     /// The number of tables that have begun.
     tables: u32,
     started: bool,
@@ -105,7 +105,7 @@ impl<'a> Layout<'a> {
             span: 0,
             earlier_spans_bytes: 0,
             span_bytes: 0,
-            threshold: 0,
+            last_bytes: 0,
             tables: 0,
             started: false,
             at_table_start: false,
@@ -170,7 +170,7 @@ impl<'a> Layout<'a> {
         {
             self.enter_span(key);
         }
-        if self.started && !self.at_table_start && self.position_bytes() < self.threshold {
+        if self.started && !self.at_table_start && self.position_bytes() <= self.last_bytes {
             return None;
         }
         Some(self.start_table())
@@ -180,7 +180,11 @@ impl<'a> Layout<'a> {
     fn start_table(&mut self) -> TableStart<'a> {
         let size = self.limits.table_bytes;
         let number = self.position_bytes() / size;
-        self.threshold = (number + 1).saturating_mul(size);
+        // All sums saturate, so nothing is above the largest number.
+        let next = number
+            .checked_add(1)
+            .and_then(|next| next.checked_mul(size));
+        self.last_bytes = next.map_or(u64::MAX, |next| next - 1);
         self.started = true;
         self.at_table_start = false;
         let table = self.tables;

@@ -46,14 +46,14 @@ fn by_prefix_sums(entries: &[Entry], cuts: &[Vec<u8>], l: &LayoutLimits) -> Star
         .collect();
     let mut before = vec![0u64];
     for w in &weights {
-        before.push(before[before.len() - 1] + w);
+        before.push(before[before.len() - 1].saturating_add(*w));
     }
     let span_of = |i: usize| bounds[1..=cuts.len()].partition_point(|b| *b <= i);
     let newest: Vec<usize> = (0..entries.len()).filter(|i| entries[*i].newest).collect();
     let number = |i: usize| {
         let span = span_of(i);
         let w = sums[i] - sums[bounds[span]];
-        (before[span] + w.saturating_sub(l.delay_bytes)) / l.table_bytes
+        before[span].saturating_add(w.saturating_sub(l.delay_bytes)) / l.table_bytes
     };
     let mut starts = vec![];
     for (n, i) in newest.iter().enumerate() {
@@ -235,4 +235,29 @@ fn sizes_are_bounded_and_cuts_are_met() {
     // Spans are lighter than D, so every table but the first begins at a cut.
     assert_eq!(at_cuts as usize, sizes.len() - 1);
     assert!(sizes.len() >= 7);
+}
+
+/// The weights of spans are more than a number can hold. The last table has all keys from there on.
+#[test]
+fn a_sum_that_saturates_begins_no_more_tables() {
+    let keys = (0u16..200).map(|n| n.to_be_bytes().to_vec());
+    let entry = |key: Vec<u8>| Entry {
+        key,
+        newest: true,
+        raw: 14,
+    };
+    let entries: Vec<Entry> = keys.map(entry).collect();
+    // A span for each key.
+    let cuts: Vec<Vec<u8>> = entries[1..].iter().map(|e| e.key.clone()).collect();
+    for log in [62, 63] {
+        let limits = LayoutLimits::new(1 << log, true);
+        let (mut starts, mut states) = (vec![], vec![]);
+        let mut layout = Layout::new(limits, &cuts);
+        stream(&mut layout, &entries, 0, &mut starts, &mut states);
+        // Each span weighs a 32nd of a table.
+        let begins: Vec<usize> = starts.iter().map(|(entry, _)| *entry).collect();
+        let all = [0, 32, 64, 96];
+        assert_eq!(begins, all[..1 << (64 - log)]);
+        assert_eq!(starts, by_prefix_sums(&entries, &cuts, &limits));
+    }
 }
