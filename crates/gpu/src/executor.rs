@@ -171,12 +171,11 @@ impl GpuExecutor {
         runtime: &Runtime,
         options: GpuOptions,
     ) -> std::result::Result<GpuExecutor, String> {
-        let free = device.facts().memory_free_bytes.unwrap_or(0);
+        let jobs = options.jobs.max(1);
         let all = match options.memory_bytes_max {
-            0 => (free / 2).min(16 << 30),
+            0 => memory_of(&device.facts(), jobs)?,
             most => most,
         };
-        let jobs = options.jobs.max(1);
         // Each job computes in one lane and writes from another one.
         let count = jobs * options.lanes.max(1);
         let sizes = lane_sizes(all / count as u64, options.pinned_bytes_max / count as u64);
@@ -310,6 +309,22 @@ impl GpuExecutor {
             error => ExecError::declined(text_of(&error)),
         }
     }
+}
+
+/// The memory that an executor takes of a device unless an option says how much: half of what is
+/// free, if that is enough for so many jobs at once.
+fn memory_of(facts: &DeviceFacts, jobs: usize) -> std::result::Result<u64, String> {
+    let free = facts.memory_free_bytes.unwrap_or(0);
+    let least = JOB_MEMORY_BYTES_MIN * jobs as u64;
+    if free / 2 < least {
+        return Err(format!(
+            "{free} bytes of the memory of GPU {} ({}) are free, and half of it is less than the \
+             {least} bytes that {jobs} jobs at once need at least; end other programs that use \
+             the GPU (see `nvidia-smi`), or say how much memory to take",
+            facts.index, facts.name
+        ));
+    }
+    Ok((free / 2).min(16 << 30))
 }
 
 /// Prepares direct transfers.

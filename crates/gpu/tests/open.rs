@@ -13,7 +13,7 @@ use common::epoch;
 use generate::{Random, a_small_world};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::device::{Device, DeviceFacts};
-use siltstone_gpu::{GpuOptions, OpeningExecutor, Strategy, Transfer};
+use siltstone_gpu::{GpuExecutor, GpuOptions, OpeningExecutor, Strategy, Transfer};
 use siltstone_storage::sim::{SimConfig, run};
 use siltstone_storage::{MemoryStorage, Runtime};
 use siltstone_table::exec::{ExecContext, Executor, ExecutorState, Side};
@@ -78,6 +78,30 @@ fn what_went_wrong_is_the_state() {
             assert_eq!(gpu.slots(), 0);
         }
     });
+}
+
+/// Half of what is free is taken. If that is too little for any job, all jobs would be accepted and
+/// then declined.
+#[test]
+fn too_little_free_memory_is_the_state() {
+    let runtime = Runtime::threads();
+    let open = |memory_bytes| {
+        let device = Arc::new(EmulatedDevice::new(&runtime, memory_bytes, 0));
+        let options = GpuOptions {
+            memory_bytes_max: 0,
+            ..options()
+        };
+        let opened = GpuExecutor::open("gpu0", device, &runtime, options);
+        opened.map(|gpu| gpu.slots())
+    };
+    assert_eq!(open(64 << 20), Ok(2));
+    let why = open(63 << 20).unwrap_err();
+    assert_eq!(
+        why,
+        "66060288 bytes of the memory of GPU 0 (emulated) are free, and half of it is less than \
+         the 33554432 bytes that 2 jobs at once need at least; end other programs that use the \
+         GPU (see `nvidia-smi`), or say how much memory to take"
+    );
 }
 
 #[test]
