@@ -211,6 +211,16 @@ fn what_a_driver_lacks_is_named() {
     ] {
         assert!(facts.contains(expected), "{facts}");
     }
+    // The fourth call asks for the first GPU. The other one is found all the same.
+    let said = fake.run("list", &[("FAKE_DEVICES", 2), ("FAKE_FAIL_AT", 4)]);
+    let facts = said.after("found: ").unwrap();
+    assert!(
+        facts.contains("Fake 1") && !facts.contains("Fake 0"),
+        "{facts}"
+    );
+    let said = fake.run("list", &[("FAKE_FAIL_AT", 4)]);
+    let why = said.after("unavailable: ").unwrap();
+    assert!(why.starts_with("cuDeviceGet failed: "), "{why}");
     let said = fake.run("other", &[("FAKE_DEVICES", 2)]);
     assert_eq!(
         said.after("unavailable: "),

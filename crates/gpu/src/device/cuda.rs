@@ -74,15 +74,25 @@ unsafe impl<T> Sync for Handle<T> {}
 type StreamHandle = Handle<sys::CUstream_st>;
 type EventHandle = Handle<sys::CUevent_st>;
 
-/// The GPUs that can be opened.
+/// The GPUs that can be opened. One that is too old, or of which the driver reports an error, is
+/// left out if there are others.
 ///
 /// # Errors
 /// There is none, and why.
 pub fn list() -> Result<Vec<DeviceFacts>, Unavailable> {
     let driver = Driver::load()?;
     let (version, count) = driver.begin()?;
-    let all = (0..count).map(|index| driver.facts(index, version));
-    capable(all.collect::<Result<_, _>>()?)
+    let (mut all, mut first_error) = (Vec::new(), None);
+    for index in 0..count {
+        match driver.facts(index, version) {
+            Ok(facts) => all.push(facts),
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    match first_error.filter(|_| all.is_empty()) {
+        Some(error) => Err(error.into()),
+        None => capable(all),
+    }
 }
 
 /// The GPU with this number, or the first one that can be opened. No context is made, so this is
