@@ -439,7 +439,7 @@ fn wrong_arguments_are_refused() {
     let said = refused(&["--gpu", "--gpu-memory", "17GiB"]);
     assert!(
         said.starts_with(
-            "silt: the options of the GPU: 18253611008 bytes of the GPU's memory, and"
+            "silt: the options of the GPU: 18253611008 bytes of memory were asked for, and"
         ),
         "{said}"
     );

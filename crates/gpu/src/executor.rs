@@ -94,7 +94,7 @@ impl GpuOptions {
         let name = &facts.name;
         if memory > all {
             return Err(format!(
-                "{memory} bytes of the GPU's memory, and the GPU {} ({name}) has {all}; take \
+                "{memory} bytes of memory were asked for, and the GPU {} ({name}) has {all}; take \
                  less, or 0 for half of what is free",
                 facts.index
             ));
@@ -364,7 +364,10 @@ fn lane_sizes(memory_bytes: u64, pinned_bytes: u64) -> LaneSizes {
 pub(crate) fn accepts(job: &Job, options: &GpuOptions) -> std::result::Result<(), String> {
     CpuExecutor::new().accepts(job)?;
     if let Some(input) = job.inputs.iter().find(|i| i.kind != InputKind::Table) {
-        return Err(format!("input {} is not a table", input.name));
+        return Err(format!(
+            "{} is not a table; a GPU runs compactions of tables, and no flushes",
+            input.name
+        ));
     }
     if options.strategy == Strategy::Cpu {
         return Err("the strategy `cpu` leaves all jobs to the host".into());
@@ -380,7 +383,7 @@ pub(crate) fn accepts(job: &Job, options: &GpuOptions) -> std::result::Result<()
     if bytes < options.job_bytes_min {
         let least = options.job_bytes_min;
         return Err(format!(
-            "{bytes} bytes are too few to pay; {least} are the least"
+            "a job with {bytes} bytes of inputs is too small for a GPU; the least is {least} bytes"
         ));
     }
     Ok(())

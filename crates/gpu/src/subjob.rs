@@ -560,7 +560,8 @@ fn uncompressed_bytes(input: &PlannedInput) -> u64 {
 fn no_room(bytes: u64, wanted_bytes: u64) -> GpuError {
     ExecError::declined(format!(
         "a table does not fit into the GPU's memory: {bytes} bytes of inputs were too many \
-         ({wanted_bytes} more bytes were needed)"
+         ({wanted_bytes} more bytes were needed); give it more memory (the option `--gpu-memory` \
+         of `silt`, or `GpuOptions` of a program), or make tables smaller (`table_bytes`)"
     ))
     .into()
 }

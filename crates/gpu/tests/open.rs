@@ -167,8 +167,8 @@ fn options_that_do_not_fit_are_refused() {
     });
     assert_eq!(
         said,
-        "1073741825 bytes of the GPU's memory, and the GPU 1 (Fake 1) has 1073741824; take less, \
-         or 0 for half of what is free"
+        "1073741825 bytes of memory were asked for, and the GPU 1 (Fake 1) has 1073741824; take \
+         less, or 0 for half of what is free"
     );
     let said = refused(GpuOptions {
         memory_bytes_max: 1,

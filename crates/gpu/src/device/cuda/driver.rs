@@ -293,18 +293,18 @@ fn is_sticky(code: c_uint) -> bool {
 fn advice(code: c_uint) -> Option<&'static str> {
     Some(match code {
         2 => {
-            "another program may have the memory (see `nvidia-smi`): end it, or take less \
-             (`gpu_memory_bytes_max`, `pinned_bytes_max`)"
+            "another program may have the memory (see `nvidia-smi`): end it, or take less (the \
+             option `--gpu-memory` of `silt`, or `GpuOptions` of a program)"
         }
         34 => {
             "a stub of the library for linkers is found before the driver's: remove it from \
-               LD_LIBRARY_PATH"
+             LD_LIBRARY_PATH"
         }
         46 => "another program may have the GPU for itself: see `nvidia-smi -q -d COMPUTE`",
         214 => "the GPU's memory is faulty: see `nvidia-smi -q -d ECC`",
         221 => {
             "libnvidia-ptxjitcompiler is missing: install all of the driver, or give the \
-                container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+             container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         }
         222 => "install a driver of version 550 or later",
         223 => "unset CUDA_DISABLE_PTX_JIT",
