@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use siltstone_storage::planted;
 use siltstone_table::assembly::{EntryCounts, FilterBytes, FinishedBlock};
+use siltstone_table::block::header::CHECKSUM_BYTES;
 use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::SubjobOutput;
 use siltstone_table::job::outcome::Counters;
@@ -237,13 +238,18 @@ impl Checking<'_> {
 /// Compares the checksums of an output block with those that the GPU computed.
 fn check_output(entry: &IndexEntry, block: &[u8]) -> Result<()> {
     let values_bytes = entry.value_bytes as usize;
-    let end = block.len() - 4;
-    let found = crc32c(&block[values_bytes..end]);
-    if found != entry.crc || !has_sums(block, values_bytes) {
+    let columns = &block[values_bytes..block.len() - CHECKSUM_BYTES];
+    let found = crc32c(columns);
+    if found != entry.crc {
         return Err(GpuError::Mismatch(format!(
-            "an output block has the checksum {:08x} on the GPU and {found:08x} here",
+            "the columns of an output block have the checksum {:08x} on the GPU and {found:08x} \
+             here",
             entry.crc
         )));
+    }
+    if !has_sums(block, values_bytes) {
+        let what = "an output block does not have the checksums that are stored in it";
+        return Err(GpuError::Mismatch(what.into()));
     }
     Ok(())
 }
