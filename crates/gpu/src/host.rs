@@ -12,7 +12,7 @@ use siltstone_table::retain::{Retain, Verdict};
 use crate::error::{Result, check};
 use crate::kernels::{Array, Items, MarkKept, OrderItems};
 use crate::lane::Work;
-use crate::piece::PieceInput;
+use crate::piece::{Found, PieceInput};
 use crate::sort::Sorted;
 use crate::unpack::Unpacked;
 
@@ -43,6 +43,14 @@ impl HostKeys {
         })
     }
 
+    /// Whether entry `b` must not follow entry `a`: its key is less, or it is equal and the trailer
+    /// is larger.
+    fn is_before(&self, b: u32, a: u32) -> bool {
+        let trailer = |entry: u32| self.trailers[entry as usize];
+        let order = self.key(b).cmp(self.key(a));
+        order.then_with(|| trailer(a).cmp(&trailer(b))).is_lt()
+    }
+
     fn key(&self, entry: u32) -> &[u8] {
         let place = 8 * self.places[entry as usize] as usize;
         &self.words[place..place + usize::from(self.lens[entry as usize])]
@@ -58,6 +66,8 @@ struct Run<'a> {
     next: u32,
     end: u32,
     head: Head,
+    /// An entry that comes before the one before it, which is of the table before.
+    disordered: Option<u32>,
 }
 
 impl Run<'_> {
@@ -68,14 +78,27 @@ impl Run<'_> {
     }
 
     fn settle(&mut self) {
+        // The device has compared the entries of each table. Here those at borders are compared.
+        let last = self.end.checked_sub(1);
+        let mut is_at_border = false;
         while self.next >= self.end {
             match self.ranges.next() {
-                Some(&[from, to]) => (self.next, self.end) = (from, to),
+                // The end of a table without entries would not be that of the last one.
+                Some(&[from, to]) if from == to => {}
+                Some(&[from, to]) => {
+                    is_at_border = last.is_some();
+                    (self.next, self.end) = (from, to);
+                }
                 _ => {
                     self.head = EXHAUSTED;
                     return;
                 }
             }
+        }
+        if let Some(last) = last.filter(|_| is_at_border)
+            && self.keys.is_before(self.next, last)
+        {
+            self.disordered = Some(self.next);
         }
         let key = self.keys.key(self.next);
         self.head = head_of(key.get(self.prefix_len..).unwrap_or_default());
@@ -116,6 +139,7 @@ pub(crate) fn sort(
             next: 0,
             end: 0,
             head: EXHAUSTED,
+            disordered: None,
         };
         run.settle();
         runs.push(run);
@@ -129,6 +153,9 @@ pub(crate) fn sort(
         runs[winner].advance();
         let head = runs[winner].head;
         tree.replace(head, &runs[..], before);
+    }
+    if let Some(entry) = runs.iter().find_map(|run| run.disordered) {
+        return Err(Found::out_of_order(entry.into()));
     }
     let count = order.len() as u64;
     let entries = work.upload(&order)?;

@@ -90,6 +90,11 @@ impl<'a> Found<'a> {
         ExecError::declined(reason).into()
     }
 
+    /// An entry comes before the one before it.
+    pub fn out_of_order(entry: u64) -> GpuError {
+        Found::declined(format!("entry {entry} of the inputs is out of order"))
+    }
+
     fn error(&self) -> Option<(u64, u64)> {
         let word = self.u64(0);
         (word != u64::MAX).then_some((word >> 8, word & 0xff))
@@ -125,7 +130,7 @@ impl<'a> Found<'a> {
         // These are errors that lie between entries, or that the CPU makes only of entries which it
         // reads or keeps. The host runs such a job and says what is wrong.
         Err(Found::declined(match what {
-            wrong::ORDER => format!("entry {entry} of the inputs is out of order"),
+            wrong::ORDER => return Err(Found::out_of_order(entry)),
             wrong::EQUAL => "two inputs have the same entry".to_string(),
             wrong::PREFIX => format!("entry {entry} of the inputs has another prefix"),
             _ => return Err(GpuError::Mismatch(format!("error {what} of entry {entry}"))),

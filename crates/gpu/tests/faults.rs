@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::epoch;
+use common::{Content, a_job, epoch, table_input};
 use generate::{Random, World, a_small_world};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions, Strategy};
@@ -24,6 +24,7 @@ use siltstone_table::exec::{
 };
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
+use siltstone_table::key::{Kind, trailer};
 use siltstone_table::merge::table::InputTable;
 
 const MEMORY_BYTES: u64 = 4 << 20;
@@ -457,6 +458,64 @@ fn hostile_blocks_are_refused_as_by_the_host_or_declined() {
         }
     }
     assert!(failed > 300, "{failed}");
+}
+
+/// The last key of a table is above the first key of the next table of its run, and all checksums
+/// are right. Whoever sorts, the job is left to the host, which says so.
+#[test]
+fn tables_of_a_run_that_are_not_in_order_are_found_by_every_strategy() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let table = |inputs: &mut InputMap, name: &str, letters: std::ops::RangeInclusive<u8>| {
+        let row = |letter| {
+            let seq = u64::from(letter);
+            (vec![b'a', letter], trailer(seq, Kind::Put), vec![7; 100])
+        };
+        let content = Content {
+            entries: letters.map(row).collect(),
+            ..Content::default()
+        };
+        table_input(inputs, &storage, name, &content)
+    };
+    let mut inputs = InputMap::new();
+    let mut job = a_job(1000);
+    job.inputs = vec![
+        table(&mut inputs, "low.tbl", b'0'..=b'3'),
+        table(&mut inputs, "high.tbl", b'4'..=b'9'),
+    ];
+    // The prefix of all keys of the block is `a`, so the head of its last key begins with `3`, and
+    // is stored as an integer of four bytes.
+    let mut bytes = storage.read_small("low.tbl").unwrap();
+    let low = InputTable::open(storage.open("low.tbl").unwrap()).unwrap();
+    let place = low.place(0);
+    let (anchor, end) = (place.anchor as usize, place.end as usize - 4);
+    let last = anchor + 32 + 4 * 4 - 1;
+    assert_eq!((low.block_count(), bytes[last]), (1, b'3'));
+    bytes[last] = b'x';
+    let columns = crc32c(&bytes[anchor..end]).to_le_bytes();
+    bytes[end..end + 4].copy_from_slice(&columns);
+    let file = storage.create(epoch(), "bad.tbl").unwrap();
+    file.append(&[&bytes]).unwrap();
+    file.sync().unwrap();
+    inputs.add_table(0, "low.tbl", storage.open("bad.tbl").unwrap());
+    let inputs: Arc<dyn Inputs> = Arc::new(inputs);
+    let ctx = || ExecContext::new(runtime.clone(), inputs.clone(), storage.clone(), epoch());
+    let wrong = CpuExecutor::new().run(&job, &ctx()).unwrap_err();
+    assert!(wrong.to_string().contains("order of an input's entries"));
+    for strategy in [Strategy::Full, Strategy::Cooperative, Strategy::Luda] {
+        let device = Arc::new(EmulatedDevice::new(&runtime, MEMORY_BYTES, 1));
+        let options = GpuOptions {
+            strategy,
+            ..options()
+        };
+        let gpu = GpuExecutor::open("gpu0", device, &runtime, options).unwrap();
+        let found = gpu.run(&job, &ctx());
+        let Err(ExecError::Declined { reason }) = found else {
+            panic!("{strategy}: {found:?}");
+        };
+        assert!(reason.contains("out of order"), "{strategy}: {reason}");
+        assert_eq!(storage.list().unwrap().len(), 3);
+    }
 }
 
 /// An executor with one lane.
