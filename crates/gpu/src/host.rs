@@ -9,6 +9,7 @@
 use siltstone_table::merge::tree::{EXHAUSTED, Head, LoserTree, head_is_whole, head_of};
 use siltstone_table::retain::{Retain, Verdict};
 
+use crate::buffers::Buffers;
 use crate::error::{Result, check};
 use crate::kernels::{Array, Items, MarkKept, OrderItems};
 use crate::lane::Work;
@@ -18,6 +19,8 @@ use crate::unpack::Unpacked;
 
 /// The keys and trailers of all entries of a piece.
 pub(crate) struct HostKeys {
+    /// Its own memory, and that of the order and the verdicts that are made of it.
+    _buffers: Buffers,
     words: Vec<u8>,
     places: Vec<u32>,
     lens: Vec<u16>,
@@ -35,7 +38,12 @@ impl HostKeys {
             |(w, len): (&[u32], &u16)| w[1].checked_sub(w[0]) == Some(u32::from(*len).div_ceil(8));
         let is_possible = words <= keys.words.count() && places.windows(2).zip(&lens).all(follow);
         check(is_possible, "the places of keys")?;
+        // For each entry a place, a length, a trailer, a number in the order, and a verdict.
+        let entry_bytes = 4 + 2 + 8 + 4 + 1;
+        let mut buffers = Buffers::new(&work.ctx.progress);
+        buffers.set(8 * words + entry_bytes * places.len() as u64);
         Ok(HostKeys {
+            _buffers: buffers,
             words: work.read(keys.words.first(words).cast())?,
             places,
             lens,

@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+mod buffers;
 pub mod device;
 mod direct;
 mod error;

@@ -39,6 +39,16 @@ pub(crate) struct Packed {
     pub filters: Vec<u8>,
 }
 
+impl Packed {
+    /// The memory of this process that it takes.
+    pub fn host_bytes(&self) -> u64 {
+        let keys = self.first_keys.iter().map(Vec::len).sum::<usize>();
+        let index = self.index.len() * size_of::<IndexEntry>();
+        let sums = self.sums.len() * size_of::<TableSums>();
+        (keys + index + sums + self.separators.len() + self.filters.len()) as u64
+    }
+}
+
 /// Packs the blocks of the first tables.
 pub(crate) fn pack(
     work: &mut Work,

@@ -23,6 +23,7 @@ use siltstone_table::exec::plan::JobPlan;
 use siltstone_table::exec::{CancelToken, ExecError, JobOutput};
 use siltstone_table::job::Job;
 
+use crate::buffers::Buffers;
 use crate::error::{GpuError, Result};
 use crate::lane::Work;
 use crate::subjob::{Checks, Done, SubjobRun, Tuning};
@@ -142,6 +143,7 @@ pub(crate) fn run(
         checks: shared.checks,
         transfer: shared.tuning.transfer,
         tables: 0,
+        buffers: Buffers::new(&work.ctx.progress),
     };
     let options = (shared.checks, shared.tuning);
     let (counters, pieces, helper_cpu_ns, work) = match spare {

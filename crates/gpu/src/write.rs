@@ -14,6 +14,7 @@ use siltstone_table::job::outcome::Counters;
 use siltstone_table::job::{Job, KeyBounds};
 use siltstone_table::layout::{LayoutState, TableStart};
 
+use crate::buffers::Buffers;
 use crate::device::Event;
 use crate::direct;
 use crate::error::{GpuError, Result};
@@ -33,6 +34,8 @@ pub(crate) struct Writer<'a> {
     pub transfer: Transfer,
     /// The number of tables that were begun.
     pub tables: u32,
+    /// The memory of the open table, and of what is known of the tables of the piece.
+    pub buffers: Buffers,
 }
 
 impl Writer<'_> {
@@ -74,7 +77,10 @@ impl Writer<'_> {
             let (own, rest) = index.split_at(own_count);
             index = rest;
             let bytes: u64 = own.iter().map(|entry| u64::from(entry.bytes)).sum();
+            let known_bytes = packed.host_bytes();
+            self.buffers.set(known_bytes + output.buffer_bytes());
             self.download(work, packed.out.part(at, bytes), own, output)?;
+            self.buffers.set(known_bytes + output.buffer_bytes());
             at += bytes;
             let missing = || GpuError::Mismatch("a table was not begun".into());
             let table = output.table().ok_or_else(missing)?;

@@ -7,6 +7,7 @@ mod generate;
 mod same;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::cases::{Case, a_case, job_of};
 use common::{Content, a_job, epoch, files, table_input};
@@ -17,7 +18,9 @@ use siltstone_gpu::{GpuExecutor, GpuOptions};
 use siltstone_gpu::{Strategy, Transfer};
 use siltstone_storage::{MemoryStorage, Runtime};
 use siltstone_table::compress::Codec;
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, Inputs};
+use siltstone_table::exec::{
+    CpuExecutor, ExecContext, Executor, InputMap, Inputs, Progress, Throttle,
+};
 use siltstone_table::job::outcome::{Counters, Outcome};
 use siltstone_table::job::{Job, OutputLimits};
 use siltstone_table::key::{Kind, trailer};
@@ -207,6 +210,43 @@ fn a_piece_ends_after_a_block_that_is_larger_than_the_pieces_before() {
     let gpu = executor(&runtime, 12 << 20, 0);
     let outcome = compare(&runtime, &storage, &inputs, &job, &gpu);
     assert_eq!((outcome.tables.len(), count_of(&gpu, "gpu_pieces")), (5, 5));
+}
+
+/// Notes the memory of a job whenever it reports bytes.
+struct Notes {
+    progress: Arc<Progress>,
+    most: AtomicU64,
+}
+
+impl Throttle for Notes {
+    fn spent(&self, _bytes: u64, _stop: &dyn Fn() -> bool) {
+        let bytes = self.progress.buffer_bytes.load(Ordering::Relaxed);
+        self.most.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_memory_of_a_job_is_in_its_progress() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let (job, inputs) = a_world(&mut Random::new(5)).write(&storage);
+    for seed in 0..5 {
+        let gpu = executor(&runtime, 256 << 20, seed);
+        let mut ctx = ExecContext::new(runtime.clone(), inputs.clone(), storage.clone(), epoch());
+        let notes = Arc::new(Notes {
+            progress: ctx.progress.clone(),
+            most: AtomicU64::new(0),
+        });
+        ctx.throttle = Some(notes.clone());
+        ctx.max_parallel = 1 + (seed % 2) as usize;
+        let mut job = job.clone();
+        job.output.attempt = 10 + seed;
+        let outcome = gpu.run(&job, &ctx).unwrap();
+        // At least what the index says of the blocks of a table.
+        assert!(outcome.counters.entries_written > 100);
+        assert!(notes.most.load(Ordering::Relaxed) > 1000);
+        assert_eq!(ctx.progress.buffer_bytes.load(Ordering::Relaxed), 0);
+    }
 }
 
 #[test]
