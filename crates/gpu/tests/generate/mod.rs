@@ -1,6 +1,8 @@
 //! Random jobs of some size: many shapes of keys, values, versions, runs and options.
 #![allow(dead_code)]
 
+mod random;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,38 +16,7 @@ use siltstone_table::rangedel::joined;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
 use crate::common::{a_job, epoch};
-
-/// Random numbers from a seed.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15);
-        random.next();
-        random
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
+pub use random::Random;
 
 /// How keys look.
 #[derive(Clone, Copy, Debug)]
