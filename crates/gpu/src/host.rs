@@ -6,6 +6,7 @@
 //!
 //! Threading: one owner.
 
+use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::merge::tree::{EXHAUSTED, Head, LoserTree, head_is_whole, head_of};
 use siltstone_table::retain::{Retain, Verdict};
 
@@ -125,21 +126,35 @@ fn before(runs: &[Run<'_>], a: u32, b: u32) -> bool {
         .is_lt()
 }
 
-/// The entries within bounds in the order of the output, merged here and copied to the device.
-pub(crate) fn sort(
-    work: &mut Work,
-    inputs: &[PieceInput],
-    unpacked: &Unpacked,
+/// After so many entries, a job shows that it is alive, and ends if it was cancelled: sorting and
+/// judging a piece may take seconds, in which it neither waits for the device nor moves bytes.
+const LOOK_ENTRIES: usize = 1 << 16;
+
+/// Looks after each [`LOOK_ENTRIES`] entries, of which `done` are behind.
+fn look(ctx: &ExecContext, done: usize) -> Result<()> {
+    if !done.is_multiple_of(LOOK_ENTRIES) {
+        return Ok(());
+    }
+    ctx.progress.beat();
+    match ctx.cancel.is_cancelled() {
+        true => Err(ExecError::Cancelled.into()),
+        false => Ok(()),
+    }
+}
+
+/// The entries within bounds in the order of the output. `ranges` has two numbers for each input,
+/// and `begins` the inputs that begin a run.
+fn merge(
+    ctx: &ExecContext,
     keys: &HostKeys,
     prefix_len: usize,
-) -> Result<Sorted> {
-    let ranges = &unpacked.host_ranges;
-    let begins: Vec<usize> = (0..inputs.len())
-        .filter(|i| inputs[*i].begins_run)
-        .collect();
+    ranges: &[u32],
+    begins: &[usize],
+) -> Result<Vec<u32>> {
     let mut runs: Vec<Run<'_>> = Vec::with_capacity(begins.len());
     for (number, begin) in begins.iter().enumerate() {
-        let end = begins.get(number + 1).copied().unwrap_or(inputs.len());
+        let end = begins.get(number + 1).copied();
+        let end = end.unwrap_or(ranges.len() / 2);
         let mut run = Run {
             keys,
             prefix_len,
@@ -156,15 +171,31 @@ pub(crate) fn sort(
     let mut tree = LoserTree::new(&heads, |a, b| before(&runs, a, b));
     let mut order = Vec::new();
     while !tree.is_exhausted() {
+        look(ctx, order.len())?;
         let winner = tree.winner();
         order.push(runs[winner].next);
         runs[winner].advance();
         let head = runs[winner].head;
         tree.replace(head, &runs[..], before);
     }
-    if let Some(entry) = runs.iter().find_map(|run| run.disordered) {
-        return Err(Found::out_of_order(entry.into()));
+    match runs.iter().find_map(|run| run.disordered) {
+        Some(entry) => Err(Found::out_of_order(entry.into())),
+        None => Ok(order),
     }
+}
+
+/// The entries within bounds in the order of the output, merged here and copied to the device.
+pub(crate) fn sort(
+    work: &mut Work,
+    inputs: &[PieceInput],
+    unpacked: &Unpacked,
+    keys: &HostKeys,
+    prefix_len: usize,
+) -> Result<Sorted> {
+    let begins: Vec<usize> = (0..inputs.len())
+        .filter(|i| inputs[*i].begins_run)
+        .collect();
+    let order = merge(&work.ctx, keys, prefix_len, &unpacked.host_ranges, &begins)?;
     let count = order.len() as u64;
     let entries = work.upload(&order)?;
     let items = Items {
@@ -211,6 +242,7 @@ pub(crate) fn judge(
     let mut last: Option<&[u8]> = None;
     let mut verdicts = Vec::with_capacity(order.len() + 1);
     for entry in order {
+        look(&work.ctx, verdicts.len())?;
         let key = keys.key(entry);
         if last != Some(key) {
             retain.start_key(key);
@@ -235,4 +267,70 @@ pub(crate) fn judge(
     };
     work.launch("mark_kept", sorted.count, &args)?;
     Ok((verdicts, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use siltstone_storage::{Epoch, MemoryStorage, Runtime};
+    use siltstone_table::exec::InputMap;
+
+    use super::*;
+    use crate::error::GpuError;
+
+    fn context() -> ExecContext {
+        let runtime = Runtime::threads();
+        let storage = Arc::new(MemoryStorage::new(&runtime));
+        ExecContext::new(runtime, Arc::new(InputMap::new()), storage, Epoch(1))
+    }
+
+    /// Keys of one letter, with one sequence number for all.
+    fn keys_of(ctx: &ExecContext, letters: &[u8]) -> HostKeys {
+        let count = letters.len();
+        HostKeys {
+            _buffers: Buffers::new(&ctx.progress),
+            words: letters
+                .iter()
+                .flat_map(|l| [*l, 0, 0, 0, 0, 0, 0, 0])
+                .collect(),
+            places: (0..=count as u32).collect(),
+            lens: vec![1; count + 1],
+            trailers: vec![1 << 8 | 1; count + 1],
+        }
+    }
+
+    #[test]
+    fn runs_of_several_tables_are_merged() {
+        let ctx = context();
+        // Two runs: `ac`, a table without entries, `g`; and `bh`.
+        let keys = keys_of(&ctx, b"acgbh");
+        let ranges = [0, 2, 2, 2, 2, 3, 3, 5];
+        let order = merge(&ctx, &keys, 0, &ranges, &[0, 3]).unwrap();
+        assert_eq!(order, [0, 3, 1, 2, 4]);
+        // The second table of a run begins below the end of the first one.
+        let keys = keys_of(&ctx, b"acbbh");
+        let wrong = merge(&ctx, &keys, 0, &ranges, &[0, 3]).unwrap_err();
+        assert!(
+            matches!(wrong, GpuError::Exec(ExecError::Declined { .. })),
+            "{wrong:?}"
+        );
+    }
+
+    #[test]
+    fn a_merge_shows_that_it_is_alive_and_can_be_cancelled() {
+        let ctx = context();
+        let count = 3 * LOOK_ENTRIES;
+        let keys = keys_of(&ctx, &vec![b'a'; count]);
+        let ranges = [0, count as u32];
+        let begun = ctx.progress.signs_of_life();
+        assert_eq!(merge(&ctx, &keys, 0, &ranges, &[0]).unwrap().len(), count);
+        assert_eq!(ctx.progress.signs_of_life() - begun, 3);
+        ctx.cancel.cancel();
+        let ended = merge(&ctx, &keys, 0, &ranges, &[0]).unwrap_err();
+        assert!(
+            matches!(ended, GpuError::Exec(ExecError::Cancelled)),
+            "{ended:?}"
+        );
+    }
 }
