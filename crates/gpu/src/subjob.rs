@@ -74,6 +74,8 @@ pub(crate) struct SubjobRun<'a> {
     /// Whether direct transfers are done with.
     goes_through_host: bool,
     counters: Counters,
+    /// How many entries all pieces read, if that is known.
+    all_entries: Option<u64>,
 }
 
 /// A finished piece.
@@ -170,6 +172,7 @@ impl<'a> SubjobRun<'a> {
         (checks, tuning): (Checks, Tuning),
     ) -> SubjobRun<'a> {
         let all_bytes = plan.stored_bytes();
+        let all_entries = entries_of(&plan);
         let state = plan.continues_at.clone();
         SubjobRun {
             job,
@@ -185,6 +188,7 @@ impl<'a> SubjobRun<'a> {
             state,
             usual_bytes: (work.free_bytes() / MEMORY_SHARE).max(1),
             goes_through_host: false,
+            all_entries,
             counters: Counters {
                 bytes_read: plan.counters.bytes_read + all_bytes,
                 ..plan.counters
@@ -211,7 +215,7 @@ impl<'a> SubjobRun<'a> {
                 Ok(piece) => {
                     // The next piece probably needs as much memory for its bytes.
                     self.usual_bytes = self.usual_bytes.min(sizes.target);
-                    return Ok(self.finished(piece));
+                    return self.finished(piece);
                 }
                 Err(GpuError::NoRoom { wanted_bytes }) => {
                     sizes.does_not_fit(bytes);
@@ -228,7 +232,7 @@ impl<'a> SubjobRun<'a> {
     }
 
     /// Counts a piece, and notes where the next one begins.
-    fn finished(&mut self, piece: Piece) -> Done {
+    fn finished(&mut self, piece: Piece) -> Result<Done> {
         let c = piece.counts;
         let all = &mut self.counters;
         all.entries_read += c.entries;
@@ -249,10 +253,26 @@ impl<'a> SubjobRun<'a> {
                 false
             }
         };
-        Done {
+        if is_last {
+            self.check_entries()?;
+        }
+        Ok(Done {
             counters: self.counters,
             made: piece.made,
             is_last,
+        })
+    }
+
+    /// Fails if an entry was in no piece, or in two. Which blocks a piece reads is decided by the
+    /// index and the properties of each table, and those may contradict the blocks.
+    fn check_entries(&self) -> Result<()> {
+        let found = self.counters.entries_read;
+        match self.all_entries {
+            Some(all) if all != found => Err(ExecError::declined(format!(
+                "the inputs have {all} entries, and {found} were read"
+            ))
+            .into()),
+            _ => Ok(()),
         }
     }
 
@@ -540,6 +560,19 @@ fn is_of_transfer(error: &GpuError) -> bool {
         GpuError::Device(error) => !error.is_sticky(),
         GpuError::BadBlock { .. } | GpuError::Mismatch(_) | GpuError::Exec(_) => true,
     }
+}
+
+/// The number of entries of a subjob, if it reads each of its tables as a whole.
+fn entries_of(plan: &SubjobPlan<'_>) -> Option<u64> {
+    let of_input = |input: &PlannedInput| {
+        let table = input.table()?;
+        let (first, last) = table.key_bounds()?;
+        let bounds = &input.bounds;
+        let is_whole = bounds.contains(first) && bounds.contains(last);
+        is_whole.then_some(table.properties().entries)
+    };
+    let mut inputs = plan.runs.iter().flatten();
+    inputs.try_fold(0u64, |sum, input| sum.checked_add(of_input(input)?))
 }
 
 /// About how many bytes the blocks of an input take uncompressed.

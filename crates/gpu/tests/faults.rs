@@ -483,20 +483,7 @@ fn tables_of_a_run_that_are_not_in_order_are_found_by_every_strategy() {
         table(&mut inputs, "low.tbl", b'0'..=b'3'),
         table(&mut inputs, "high.tbl", b'4'..=b'9'),
     ];
-    // The prefix of all keys of the block is `a`, so the head of its last key begins with `3`, and
-    // is stored as an integer of four bytes.
-    let mut bytes = storage.read_small("low.tbl").unwrap();
-    let low = InputTable::open(storage.open("low.tbl").unwrap()).unwrap();
-    let place = low.place(0);
-    let (anchor, end) = (place.anchor as usize, place.end as usize - 4);
-    let last = anchor + 32 + 4 * 4 - 1;
-    assert_eq!((low.block_count(), bytes[last]), (1, b'3'));
-    bytes[last] = b'x';
-    let columns = crc32c(&bytes[anchor..end]).to_le_bytes();
-    bytes[end..end + 4].copy_from_slice(&columns);
-    let file = storage.create(epoch(), "bad.tbl").unwrap();
-    file.append(&[&bytes]).unwrap();
-    file.sync().unwrap();
+    change_last_head(&storage, "low.tbl", 4, b'x');
     inputs.add_table(0, "low.tbl", storage.open("bad.tbl").unwrap());
     let inputs: Arc<dyn Inputs> = Arc::new(inputs);
     let ctx = || ExecContext::new(runtime.clone(), inputs.clone(), storage.clone(), epoch());
@@ -516,6 +503,82 @@ fn tables_of_a_run_that_are_not_in_order_are_found_by_every_strategy() {
         assert!(reason.contains("out of order"), "{strategy}: {reason}");
         assert_eq!(storage.list().unwrap().len(), 3);
     }
+}
+
+/// The last key of a table is above what its properties say, so the pieces that have keys up there
+/// do not read the table. The host's executor reads it as a whole.
+#[test]
+fn an_entry_that_no_piece_reads_is_missed() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let table = |inputs: &mut InputMap, name: &str, keys: Vec<Vec<u8>>| {
+        let rows = keys.into_iter().zip(1u64..);
+        let row = |(key, seq)| (key, trailer(seq, Kind::Put), vec![7; 100]);
+        let content = Content {
+            entries: rows.map(row).collect(),
+            ..Content::default()
+        };
+        table_input(inputs, &storage, name, &content)
+    };
+    let mut inputs = InputMap::new();
+    let mut job = a_job(10_000);
+    let few = (b'0'..=b'3').map(|letter| vec![b'b', letter]).collect();
+    let many = (0..3000)
+        .map(|i| format!("b4{i:05}").into_bytes())
+        .collect();
+    job.inputs = vec![
+        table(&mut inputs, "few.tbl", few),
+        table(&mut inputs, "many.tbl", many),
+    ];
+    job.inputs[1].run = 1;
+    let run = |inputs: &InputMap, attempt| {
+        let device = Arc::new(EmulatedDevice::new(&runtime, 1 << 20, 1));
+        let options = GpuOptions {
+            memory_bytes_max: 1 << 20,
+            lanes: 1,
+            ..options()
+        };
+        let gpu = GpuExecutor::open("gpu0", device, &runtime, options).unwrap();
+        let (inputs, storage) = (Arc::new(inputs.clone()), storage.clone());
+        let ctx = ExecContext::new(runtime.clone(), inputs, storage, epoch());
+        let mut job = job.clone();
+        job.output.attempt = attempt;
+        let host = CpuExecutor::new().run(&job, &ctx).unwrap().counters;
+        job.output.attempt += 1;
+        let found = gpu.run(&job, &ctx);
+        (host.entries_read, found, count_of(&gpu, "gpu_pieces"))
+    };
+    let (read, found, pieces) = run(&inputs, 10);
+    assert_eq!(found.unwrap().counters.entries_read, read);
+    assert!(pieces > 2, "{pieces}");
+    change_last_head(&storage, "few.tbl", 4, 0xff);
+    inputs.add_table(0, "few.tbl", storage.open("bad.tbl").unwrap());
+    let (read, found, _) = run(&inputs, 20);
+    assert_eq!(read, 3004);
+    match found.map(|outcome| outcome.counters) {
+        Err(ExecError::Declined { reason }) => {
+            let said = "have 3004 entries, and 3003 were read";
+            assert!(reason.contains(said), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Copies a table of one block to `bad.tbl`, with another first byte in the head of its last entry.
+/// Its keys share the prefix of one byte, so heads are stored as integers of four bytes.
+fn change_last_head(storage: &Arc<MemoryStorage>, name: &str, entries: usize, byte: u8) {
+    let mut bytes = storage.read_small(name).unwrap();
+    let table = InputTable::open(storage.open(name).unwrap()).unwrap();
+    let place = table.place(0);
+    let (anchor, end) = (place.anchor as usize, place.end as usize - 4);
+    let last = anchor + 32 + 4 * entries - 1;
+    assert_eq!((table.block_count(), bytes[last]), (1, b'3'));
+    bytes[last] = byte;
+    let columns = crc32c(&bytes[anchor..end]).to_le_bytes();
+    bytes[end..end + 4].copy_from_slice(&columns);
+    let file = storage.create(epoch(), "bad.tbl").unwrap();
+    file.append(&[&bytes]).unwrap();
+    file.sync().unwrap();
 }
 
 /// An executor with one lane.
