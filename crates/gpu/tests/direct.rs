@@ -6,12 +6,14 @@
 mod common;
 mod generate;
 mod same;
+mod setting;
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::epoch;
 use generate::{Random, World, a_small_world, a_world};
+use setting::{Setting, is_declined};
 use siltstone_gpu::device::DirectMode;
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions, Transfer};
@@ -24,7 +26,6 @@ use siltstone_table::check::check;
 use siltstone_table::exec::{
     CpuExecutor, ExecContext, ExecError, Executor, Inputs, RemarkListener,
 };
-use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::{ReaderOptions, TableReader};
 
@@ -46,17 +47,19 @@ fn options(memory_bytes: u64, seed: u64) -> GpuOptions {
     }
 }
 
-/// A job whose files lie in a folder, and the tables that the host's executor makes of it.
-struct Setting {
-    runtime: Runtime,
-    storage: Arc<dyn Storage>,
-    inputs: Arc<dyn Inputs>,
-    job: Job,
-    attempt: AtomicU64,
-    want: Vec<Vec<u8>>,
-    count: usize,
+/// A job whose files lie in a folder.
+struct InFolder {
+    setting: Setting,
     remarks: Arc<Remarks>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
+}
+
+impl Deref for InFolder {
+    type Target = Setting;
+
+    fn deref(&self) -> &Setting {
+        &self.setting
+    }
 }
 
 /// What an executor has said of its jobs.
@@ -81,60 +84,28 @@ fn folder() -> Option<(tempfile::TempDir, Arc<FileStorage>)> {
     }
 }
 
-impl Setting {
+impl InFolder {
     /// `outputs` gives the storage of outputs, made of the folder's.
     fn with(
         world: &World,
         outputs: impl FnOnce(Arc<FileStorage>) -> Arc<dyn Storage>,
-    ) -> Option<Setting> {
+    ) -> Option<InFolder> {
         let (folder, files) = folder()?;
         let runtime = Runtime::threads();
         let direct: Arc<dyn Storage> = Arc::new(DirectStorage::new(files.clone()));
-        let (job, inputs) = world.write(&direct);
-        let mut setting = Setting {
-            runtime,
-            storage: outputs(files),
-            inputs,
-            job,
-            attempt: AtomicU64::new(1),
-            want: Vec::new(),
-            count: 0,
-            remarks: Arc::new(Remarks(Runtime::threads().mutex(Vec::new()))),
-            _folder: folder,
-        };
-        let outcome = CpuExecutor::new()
-            .run(&setting.job, &setting.context())
-            .unwrap();
-        setting.want = setting.contents(&outcome);
-        setting.delete(&outcome);
-        setting.count = setting.storage.list().unwrap().len();
-        Some(setting)
+        let given = world.write(&direct);
+        let remarks = Arc::new(Remarks(runtime.mutex(Vec::new())));
+        let mut setting = Setting::of(runtime, outputs(files), given);
+        setting.remarks = Some(remarks.clone());
+        Some(InFolder {
+            setting,
+            remarks,
+            folder,
+        })
     }
 
-    fn new(world: &World) -> Option<Setting> {
-        Setting::with(world, |files| Arc::new(DirectStorage::new(files)))
-    }
-
-    fn context(&self) -> ExecContext {
-        let (runtime, inputs) = (self.runtime.clone(), Arc::clone(&self.inputs));
-        ExecContext {
-            max_parallel: 2,
-            remarks: Some(self.remarks.clone()),
-            ..ExecContext::new(runtime, inputs, self.storage.clone(), epoch())
-        }
-    }
-
-    fn contents(&self, outcome: &Outcome) -> Vec<Vec<u8>> {
-        let tables = outcome.tables.iter();
-        tables
-            .map(|table| same::content(&*self.storage, &table.name))
-            .collect()
-    }
-
-    fn delete(&self, outcome: &Outcome) {
-        for table in &outcome.tables {
-            self.storage.delete(epoch(), &table.name).unwrap();
-        }
+    fn new(world: &World) -> Option<InFolder> {
+        InFolder::with(world, |files| Arc::new(DirectStorage::new(files)))
     }
 
     fn open(
@@ -172,26 +143,6 @@ impl Setting {
         self.open_as(options, seed, faults)
     }
 
-    fn open_as(
-        &self,
-        options: GpuOptions,
-        seed: u64,
-        faults: Faults,
-    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
-        let bytes = options.memory_bytes_max;
-        let device = EmulatedDevice::with_faults(&self.runtime, bytes, seed, faults);
-        let device = Arc::new(device);
-        let gpu = GpuExecutor::open("gpu0", device.clone(), &self.runtime, options);
-        (device, gpu)
-    }
-
-    /// Runs the job. An outcome must have the right tables. Nothing else is left behind.
-    fn run(&self, gpu: &GpuExecutor) -> Result<(), ExecError> {
-        self.run_and(gpu, |outcome| {
-            assert!(self.contents(outcome) == self.want, "wrong tables");
-        })
-    }
-
     /// Whether the tables have blocks whose checksums are wrong.
     fn are_damaged(&self, outcome: &Outcome) -> bool {
         outcome.tables.iter().any(|table| {
@@ -200,25 +151,12 @@ impl Setting {
             !check(&table).unwrap().damage.is_empty()
         })
     }
-
-    /// Runs the job, and looks at its outcome. Nothing else is left behind.
-    fn run_and(&self, gpu: &GpuExecutor, look: impl FnOnce(&Outcome)) -> Result<(), ExecError> {
-        let mut job = self.job.clone();
-        job.output.attempt = 1 + self.attempt.fetch_add(1, Ordering::Relaxed);
-        let result = gpu.run(&job, &self.context()).map(|outcome| {
-            look(&outcome);
-            self.delete(&outcome);
-        });
-        let names = self.storage.list().unwrap();
-        assert_eq!(names.len(), self.count, "left behind: {names:?}");
-        result
-    }
 }
 
 /// A small job whose files are so large that there are several transfers, and their number.
-fn with_transfers() -> Option<(Setting, u64)> {
+fn with_transfers() -> Option<(InFolder, u64)> {
     for seed in 1..100 {
-        let setting = Setting::new(&a_small_world(&mut Random::new(seed)))?;
+        let setting = InFolder::new(&a_small_world(&mut Random::new(seed)))?;
         let (device, gpu) = setting.open(2, Faults::default());
         setting.run(&gpu.unwrap()).unwrap();
         if device.transfer_count() >= 6 {
@@ -234,16 +172,12 @@ fn count_of(gpu: &GpuExecutor, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name}")).1
 }
 
-fn is_declined(result: &Result<(), ExecError>) -> bool {
-    matches!(result, Err(ExecError::Declined { .. }))
-}
-
 #[test]
 fn random_jobs_make_the_tables_of_the_host() {
     let (mut read, mut written) = (0, 0);
     for seed in 1..=24 {
         let world = a_world(&mut Random::new(seed));
-        let Some(setting) = Setting::new(&world) else {
+        let Some(setting) = InFolder::new(&world) else {
             return;
         };
         let (_, gpu) = setting.open_with(LARGE_MEMORY_BYTES, seed, Faults::default());
@@ -318,7 +252,7 @@ fn files_that_are_not_open_for_direct_io_go_through_the_ring() {
 
 #[test]
 fn every_call_may_fail() {
-    let Some(setting) = Setting::new(&a_small_world(&mut Random::new(1))) else {
+    let Some(setting) = InFolder::new(&a_small_world(&mut Random::new(1))) else {
         return;
     };
     let (device, gpu) = setting.open(1, Faults::default());
@@ -354,7 +288,7 @@ fn every_call_may_fail() {
 fn a_flipped_bit_in_a_transfer_is_found() {
     let (mut repeated, mut damaged, mut tries) = (0, 0, 0);
     for seed in 1..=4 {
-        let Some(setting) = Setting::new(&a_small_world(&mut Random::new(seed))) else {
+        let Some(setting) = InFolder::new(&a_small_world(&mut Random::new(seed))) else {
             return;
         };
         let (device, gpu) = setting.open(2, Faults::default());
@@ -372,7 +306,7 @@ fn a_flipped_bit_in_a_transfer_is_found() {
             };
             let (_, gpu) = setting.open(2, faults);
             let gpu = gpu.unwrap();
-            let result = setting.run_and(&gpu, |outcome| {
+            let result = setting.run_and(&gpu, &setting.context(), |outcome| {
                 let are_damaged = setting.are_damaged(outcome);
                 damaged += u64::from(are_damaged);
                 assert!(are_damaged || setting.contents(outcome) == setting.want);
@@ -444,7 +378,7 @@ fn a_transfer_that_moves_nothing_is_found() {
         let (_, gpu) = setting.open(2, faults);
         let gpu = gpu.unwrap();
         setting.run(&gpu).unwrap();
-        let result = setting.run_and(&gpu, |outcome| {
+        let result = setting.run_and(&gpu, &setting.context(), |outcome| {
             let are_damaged = setting.are_damaged(outcome);
             damaged += u64::from(are_damaged);
             assert!(are_damaged || setting.contents(outcome) == setting.want);
@@ -488,13 +422,13 @@ fn files_that_the_device_refuses_go_through_the_ring() {
 #[test]
 fn a_damaged_input_has_the_error_of_the_host() {
     let world = a_small_world(&mut Random::new(4));
-    let Some(setting) = Setting::new(&world) else {
+    let Some(setting) = InFolder::new(&world) else {
         return;
     };
     let (_, gpu) = setting.open(2, Faults::default());
     let gpu = gpu.unwrap();
     let name = &setting.job.inputs[0].name;
-    let path = setting._folder.path().join(name);
+    let path = setting.folder.path().join(name);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[40] ^= 4;
     std::fs::write(&path, bytes).unwrap();
@@ -570,7 +504,7 @@ fn a_full_disk_is_an_error_of_the_disk_and_not_of_the_gpu() {
         let direct: Arc<dyn Storage> = Arc::new(DirectStorage::new(files));
         Arc::new(Wrapped(Full(direct)))
     };
-    let Some(setting) = Setting::with(&world, full) else {
+    let Some(setting) = InFolder::with(&world, full) else {
         return;
     };
     let (_, gpu) = setting.open_with(LARGE_MEMORY_BYTES, 2, Faults::default());

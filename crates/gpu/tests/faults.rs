@@ -6,6 +6,7 @@
 mod common;
 mod generate;
 mod same;
+mod setting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use common::{Content, a_job, epoch, table_input};
 use generate::{Random, World, a_small_world};
+use setting::{Setting, is_declined};
 use siltstone_gpu::device::emulated::{EmulatedDevice, Faults};
 use siltstone_gpu::{GpuExecutor, GpuOptions, Strategy};
 use siltstone_storage::sim::{SimConfig, run};
@@ -22,8 +24,6 @@ use siltstone_table::exec::{
     CancelToken, CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, InputMap, Inputs,
     Throttle,
 };
-use siltstone_table::job::Job;
-use siltstone_table::job::outcome::Outcome;
 use siltstone_table::key::{Kind, trailer};
 use siltstone_table::merge::table::InputTable;
 
@@ -41,108 +41,29 @@ fn options() -> GpuOptions {
     }
 }
 
-/// A job with its storage, and the tables that the host's executor makes of it.
-struct Setting {
-    runtime: Runtime,
-    storage: Arc<MemoryStorage>,
-    inputs: Arc<dyn Inputs>,
-    job: Job,
-    attempt: AtomicU64,
-    want: Vec<Vec<u8>>,
-    count: usize,
+fn setting(world: &World) -> Setting {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let given = world.write(&storage);
+    Setting::of(runtime, storage, given)
 }
 
-impl Setting {
-    fn new(world: &World) -> Setting {
-        let runtime = Runtime::threads();
-        let storage = Arc::new(MemoryStorage::new(&runtime));
-        let (job, inputs) = world.write(&storage);
-        let mut setting = Setting {
-            runtime,
-            storage,
-            inputs,
-            job,
-            attempt: AtomicU64::new(1),
-            want: Vec::new(),
-            count: 0,
-        };
-        let outcome = CpuExecutor::new()
-            .run(&setting.job, &setting.context())
-            .unwrap();
-        setting.want = setting.contents(&outcome);
-        setting.delete(&outcome);
-        setting.count = setting.storage.list().unwrap().len();
-        setting
-    }
-
-    fn context(&self) -> ExecContext {
-        let (runtime, inputs) = (self.runtime.clone(), Arc::clone(&self.inputs));
-        ExecContext {
-            max_parallel: 2,
-            ..ExecContext::new(runtime, inputs, self.storage.clone(), epoch())
-        }
-    }
-
-    /// What is in the tables, apart from how it is compressed.
-    fn contents(&self, outcome: &Outcome) -> Vec<Vec<u8>> {
-        let tables = outcome.tables.iter();
-        tables
-            .map(|table| same::content(&*self.storage, &table.name))
-            .collect()
-    }
-
-    fn delete(&self, outcome: &Outcome) {
-        for table in &outcome.tables {
-            self.storage.delete(epoch(), &table.name).unwrap();
-        }
-    }
-
-    /// An executor that leaves it to the GPU to find damage in inputs.
-    fn open_believing(&self, seed: u64) -> GpuExecutor {
-        let device = Arc::new(EmulatedDevice::new(&self.runtime, MEMORY_BYTES, seed));
-        let options = GpuOptions {
-            verifies_all: false,
-            verified_first: 0,
-            verified_share: 0,
-            ..options()
-        };
-        GpuExecutor::open("gpu0", device, &self.runtime, options).unwrap()
-    }
-
-    fn open(
-        &self,
-        seed: u64,
-        faults: Faults,
-    ) -> (Arc<EmulatedDevice>, Result<GpuExecutor, String>) {
-        let device = EmulatedDevice::with_faults(&self.runtime, MEMORY_BYTES, seed, faults);
-        let device = Arc::new(device);
-        let gpu = GpuExecutor::open("gpu0", device.clone(), &self.runtime, options());
-        (device, gpu)
-    }
-
-    /// Runs the job. An outcome must have the right tables. Nothing else is left behind.
-    fn run(&self, gpu: &GpuExecutor, ctx: &ExecContext) -> Result<(), ExecError> {
-        let mut job = self.job.clone();
-        job.output.attempt = 1 + self.attempt.fetch_add(1, Ordering::Relaxed);
-        let result = gpu.run(&job, ctx).map(|outcome| {
-            assert!(self.contents(&outcome) == self.want, "wrong tables");
-            self.delete(&outcome);
-        });
-        let names = self.storage.list().unwrap();
-        assert_eq!(names.len(), self.count, "left behind: {names:?}");
-        result
-    }
-}
-
-fn is_declined(result: &Result<(), ExecError>) -> bool {
-    matches!(result, Err(ExecError::Declined { .. }))
+/// An executor that leaves it to the GPU to find damage in inputs.
+fn open_believing(setting: &Setting, seed: u64) -> GpuExecutor {
+    let options = GpuOptions {
+        verifies_all: false,
+        verified_first: 0,
+        verified_share: 0,
+        ..options()
+    };
+    setting.open_as(options, seed, Faults::default()).1.unwrap()
 }
 
 #[test]
 fn every_call_may_fail() {
-    let setting = Setting::new(&a_small_world(&mut Random::new(1)));
-    let (device, gpu) = setting.open(1, Faults::default());
-    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let setting = setting(&a_small_world(&mut Random::new(1)));
+    let (device, gpu) = setting.open_as(options(), 1, Faults::default());
+    setting.run(&gpu.unwrap()).unwrap();
     let (calls, ..) = device.counts();
     assert!(calls > 100);
     let mut declined = 0;
@@ -152,7 +73,7 @@ fn every_call_may_fail() {
             is_sticky: call % 3 == 0,
             ..Faults::default()
         };
-        let (device, gpu) = setting.open(call, faults);
+        let (device, gpu) = setting.open_as(options(), call, faults);
         let gpu = match gpu {
             Ok(gpu) => gpu,
             Err(text) => {
@@ -160,13 +81,13 @@ fn every_call_may_fail() {
                 continue;
             }
         };
-        let result = setting.run(&gpu, &setting.context());
+        let result = setting.run(&gpu);
         // The order of a seed decides how many polls there are, so some calls come after the job.
         declined += u64::from(is_declined(&result));
         assert!(result.is_ok() || is_declined(&result), "{result:?}");
         // Each of the two lanes may have an event after its last work.
         assert!(device.events_in_use() <= 2, "call {call}");
-        let again = setting.run(&gpu, &setting.context());
+        let again = setting.run(&gpu);
         match faults.is_sticky && result.is_err() {
             true => {
                 assert!(is_declined(&again));
@@ -180,9 +101,9 @@ fn every_call_may_fail() {
 
 #[test]
 fn a_flipped_bit_in_a_copy_never_makes_a_wrong_table() {
-    let setting = Setting::new(&a_small_world(&mut Random::new(2)));
-    let (device, gpu) = setting.open(0, Faults::default());
-    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let setting = setting(&a_small_world(&mut Random::new(2)));
+    let (device, gpu) = setting.open_as(options(), 0, Faults::default());
+    setting.run(&gpu.unwrap()).unwrap();
     let (_, copies, _) = device.counts();
     assert!(copies > 20);
     let mut random = Random::new(3);
@@ -194,13 +115,13 @@ fn a_flipped_bit_in_a_copy_never_makes_a_wrong_table() {
                 flipped_bit: random.below(1 << 40),
                 ..Faults::default()
             };
-            let (_, gpu) = setting.open(0, faults);
+            let (_, gpu) = setting.open_as(options(), 0, faults);
             let gpu = gpu.unwrap();
-            let result = setting.run(&gpu, &setting.context());
+            let result = setting.run(&gpu);
             assert!(result.is_ok() || is_declined(&result), "{result:?}");
             tries += 1;
             found += u64::from(result.is_err());
-            setting.run(&gpu, &setting.context()).unwrap();
+            setting.run(&gpu).unwrap();
         }
     }
     // A flip goes unnoticed only where nothing depends on it, such as checksums of nothing.
@@ -216,19 +137,17 @@ fn a_flipped_bit_in_the_memory_of_the_device_is_borne() {
     let strategies = [Strategy::Full, Strategy::Luda, Strategy::Cooperative];
     for (seed, strategy) in (20..).zip(strategies) {
         let mut random = Random::new(seed);
-        let setting = Setting::new(&a_small_world(&mut random));
+        let setting = setting(&a_small_world(&mut random));
         let open = |faults| {
-            let device = EmulatedDevice::with_faults(&setting.runtime, MEMORY_BYTES, 0, faults);
-            let device = Arc::new(device);
             let options = GpuOptions {
                 strategy,
                 ..options()
             };
-            let gpu = GpuExecutor::open("gpu0", device.clone(), &setting.runtime, options);
+            let (device, gpu) = setting.open_as(options, 0, faults);
             (device, gpu.unwrap())
         };
         let (device, gpu) = open(Faults::default());
-        setting.run(&gpu, &setting.context()).unwrap();
+        setting.run(&gpu).unwrap();
         let (_, copies, _) = device.counts();
         for flipped_source in 1..=copies {
             for _ in 0..3 {
@@ -239,16 +158,12 @@ fn a_flipped_bit_in_the_memory_of_the_device_is_borne() {
                     flipped_bit: random.below(most),
                     ..Faults::default()
                 });
-                let mut job = setting.job.clone();
-                job.output.attempt = 1 + setting.attempt.fetch_add(1, Ordering::Relaxed);
-                match gpu.run(&job, &setting.context()) {
-                    Ok(outcome) => setting.delete(&outcome),
+                match setting.run_and(&gpu, &setting.context(), |_| ()) {
+                    Ok(()) => {}
                     Err(ExecError::Declined { .. }) => declined += 1,
                     Err(error) => panic!("copy {flipped_source}: {error}"),
                 }
                 tries += 1;
-                let names = setting.storage.list().unwrap();
-                assert_eq!(names.len(), setting.count, "left behind: {names:?}");
             }
         }
     }
@@ -257,17 +172,17 @@ fn a_flipped_bit_in_the_memory_of_the_device_is_borne() {
 
 #[test]
 fn mismatches_in_a_row_switch_it_off() {
-    let setting = Setting::new(&a_small_world(&mut Random::new(2)));
+    let setting = setting(&a_small_world(&mut Random::new(2)));
     let faults = Faults {
         flipped_copy: 1,
         flipped_bit: 77,
         ..Faults::default()
     };
-    let (_, gpu) = setting.open(0, faults);
+    let (_, gpu) = setting.open_as(options(), 0, faults);
     let gpu = gpu.unwrap();
-    assert!(is_declined(&setting.run(&gpu, &setting.context())));
+    assert!(is_declined(&setting.run(&gpu)));
     assert_eq!(gpu.state(), ExecutorState::Ready);
-    setting.run(&gpu, &setting.context()).unwrap();
+    setting.run(&gpu).unwrap();
     let counters = gpu.counters();
     let mismatches = counters.iter().find(|(name, _)| name == "gpu_mismatches");
     assert_eq!(mismatches.map(|(_, count)| *count), Some(1));
@@ -289,8 +204,8 @@ impl Throttle for Cancels {
 
 #[test]
 fn a_cancelled_job_leaves_nothing() {
-    let setting = Setting::new(&a_small_world(&mut Random::new(4)));
-    let (_, gpu) = setting.open(7, Faults::default());
+    let setting = setting(&a_small_world(&mut Random::new(4)));
+    let (_, gpu) = setting.open_as(options(), 7, Faults::default());
     let gpu = gpu.unwrap();
     let mut cancelled = 0;
     for after in 1..40 {
@@ -299,33 +214,32 @@ fn a_cancelled_job_leaves_nothing() {
             after: AtomicU64::new(after),
             token: ctx.cancel.clone(),
         }));
-        match setting.run(&gpu, &ctx) {
+        match setting.run_in(&gpu, &ctx) {
             Ok(()) => break,
             Err(ExecError::Cancelled) => cancelled += 1,
             Err(error) => panic!("{error}"),
         }
     }
     assert!(cancelled > 5);
-    setting.run(&gpu, &setting.context()).unwrap();
+    setting.run(&gpu).unwrap();
 }
 
 #[test]
 fn a_kernel_that_never_ends_keeps_its_lane() {
-    let setting = Setting::new(&a_small_world(&mut Random::new(5)));
-    let (device, gpu) = setting.open(0, Faults::default());
-    setting.run(&gpu.unwrap(), &setting.context()).unwrap();
+    let setting = setting(&a_small_world(&mut Random::new(5)));
+    let (device, gpu) = setting.open_as(options(), 0, Faults::default());
+    setting.run(&gpu.unwrap()).unwrap();
     let (.., kernels) = device.counts();
     for hanging_kernel in [3, kernels / 2, kernels - 3] {
         let faults = Faults {
             hanging_kernel,
             ..Faults::default()
         };
-        let device = EmulatedDevice::with_faults(&setting.runtime, MEMORY_BYTES, 0, faults);
         let options = GpuOptions {
             lanes: 1,
             ..options()
         };
-        let gpu = GpuExecutor::open("gpu0", Arc::new(device), &setting.runtime, options).unwrap();
+        let gpu = setting.open_as(options, 0, faults).1.unwrap();
         assert_eq!(gpu.slots(), 1);
         let ctx = setting.context();
         let cancel = ctx.cancel.clone();
@@ -337,11 +251,11 @@ fn a_kernel_that_never_ends_keeps_its_lane() {
                 cancel.cancel();
             }
         });
-        let result = setting.run(&gpu, &ctx);
+        let result = setting.run_in(&gpu, &ctx);
         assert!(matches!(result, Err(ExecError::Cancelled)), "{result:?}");
         canceller.unwrap().join().unwrap();
         assert_eq!(gpu.slots(), 0);
-        assert!(is_declined(&setting.run(&gpu, &setting.context())));
+        assert!(is_declined(&setting.run(&gpu)));
     }
 }
 
@@ -383,11 +297,8 @@ fn compare_damaged(
         let (runtime, inputs) = (setting.runtime.clone(), Arc::clone(&inputs));
         ExecContext::new(runtime, inputs, setting.storage.clone(), epoch())
     };
-    let mut job = setting.job.clone();
-    job.output.attempt = 1 + setting.attempt.fetch_add(2, Ordering::Relaxed);
-    let want = CpuExecutor::new().run(&job, &ctx());
-    job.output.attempt += 1;
-    let found = gpu.run(&job, &ctx());
+    let want = CpuExecutor::new().run(&setting.next_attempt(), &ctx());
+    let found = gpu.run(&setting.next_attempt(), &ctx());
     match (&want, &found) {
         (Ok(want), Ok(found)) => {
             let is_same = setting.contents(want) == setting.contents(found);
@@ -409,10 +320,13 @@ fn compare_damaged(
 fn flipped_bits_of_inputs_give_the_error_of_the_host() {
     for seed in 0..6 {
         let mut random = Random::new(100 + seed);
-        let setting = Setting::new(&a_small_world(&mut random));
+        let setting = setting(&a_small_world(&mut random));
         let gpu = match seed % 3 {
-            0 => setting.open(seed, Faults::default()).1.unwrap(),
-            _ => setting.open_believing(seed),
+            0 => setting
+                .open_as(options(), seed, Faults::default())
+                .1
+                .unwrap(),
+            _ => open_believing(&setting, seed),
         };
         let mut failed = 0;
         for _ in 0..60 {
@@ -432,8 +346,8 @@ fn hostile_blocks_are_refused_as_by_the_host_or_declined() {
     let mut failed = 0;
     for seed in 0..12 {
         let mut random = Random::new(200 + seed);
-        let setting = Setting::new(&a_small_world(&mut random));
-        let gpu = setting.open_believing(seed);
+        let setting = setting(&a_small_world(&mut random));
+        let gpu = open_believing(&setting, seed);
         for _ in 0..150 {
             let change = |random: &mut Random, block: &mut [u8], anchor: usize| {
                 let end = block.len() - 4;
