@@ -405,7 +405,11 @@ fn a_gpu_without_memory_is_not_used() {
         line.starts_with("gpu0       did no compactions: ") && is_told,
         "{line}"
     );
-    // The benchmark waits for it.
+    // A compaction on request waits for it, and so does the benchmark.
+    let compact = machine.silt(&["compact", "s", "--gpu", "--json"], &[]);
+    let why = reason(&compact);
+    assert!(why.starts_with("cuMemAlloc_v2 failed: "), "{why}");
+    assert!(compact.out.contains("\"keyspaces\""), "{}", compact.out);
     let bench = ["bench", "fillseq", "--records", "1000", "--json", "--gpu"];
     let bench = machine.silt(&bench, &[]);
     assert_eq!(bench.code, Some(0), "{}", bench.err);
@@ -447,6 +451,9 @@ fn wrong_arguments_are_refused() {
     let other = machine.silt(&["load", "s", "lines.txt", "--gpu=7"], &[]);
     let why = "there is no GPU 7: the NVIDIA driver sees 1, and the first has number 0";
     assert_eq!(reason(&other), why);
+    let late = machine.silt(&["bench", "--gpu", "paper", "gpu"], &[]);
+    let said = late.failed(2);
+    assert!(said.contains("`paper` is a command of its own"), "{said}");
     let null = machine.silt(&["bench", "fillseq", "--engine", "null", "--gpu"], &[]);
     assert!(
         null.failed(2)
@@ -478,19 +485,29 @@ fn a_device_serves_without_a_gpu() {
 fn a_device_says_once_that_its_gpu_cannot_be_used() {
     let machine = Machine::with_driver();
     // The fake GPU cannot be used. More jobs at once than a GPU can have are no error.
-    let slots = ["--gpu", "--slots", "100", "--json"];
+    let slots = [
+        "--gpu",
+        "--slots",
+        "100",
+        "--json",
+        "--gpu-verify-all",
+        "--gpu-memory",
+        "2GiB",
+    ];
     for (args, is_json) in [(&["--gpu"][..], false), (&slots[..], true)] {
         let device = machine.device(args);
-        let offering = device.line("gpu0: strategy full, transfer pipeline");
+        let offering = device.line("gpu0 (Fake 0): strategy full, transfer pipeline");
         let down = device.line(" failed: ");
         match is_json {
             false => {
-                assert!(offering.starts_with("offering compactions to gpu0: "));
+                assert!(offering.starts_with("offering compactions to gpu0 (Fake 0): "));
                 assert!(down.starts_with("gpu0 is down: "), "{down}");
                 let then = "the cores of the device run all compactions until it is started again";
                 assert!(down.ends_with(then), "{down}");
             }
             true => {
+                let how = "pipeline, 2147483648 bytes of its memory, everything is verified";
+                assert!(offering.contains(how), "{offering}");
                 let json: serde_json::Value = serde_json::from_str(&down).unwrap();
                 let of = (&json["event"], &json["name"], &json["state"]);
                 assert_eq!(of, (&"executor".into(), &"gpu0".into(), &"down".into()));

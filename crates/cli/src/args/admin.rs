@@ -79,7 +79,9 @@ pub struct LevelsArgs {
     silt compact words.silt --gpu\n\n\
     All tables (or those that a range touches) are merged down to the lowest level that has data \
     there. This frees the space of entries that were removed or replaced. The command can be \
-    interrupted; what was merged by then stays merged.")]
+    interrupted; what was merged by then stays merged.\n\n\
+    With --gpu the command waits until the GPU is open. This takes seconds if the driver has to \
+    compile the kernels.")]
 pub struct CompactArgs {
     /// The store's folder, or its address on a device.
     pub store: PathBuf,

@@ -16,7 +16,7 @@ use crate::signals::Signals;
 /// The engines that `silt` can measure. The others are in `bench-compare`. If a GPU is wanted, this
 /// waits for it, so that no run measures the time in which its kernels are compiled.
 fn drivers(args: &BenchArgs, signals: &Signals) -> Result<Vec<Box<dyn Driver>>, Failure> {
-    let own: Box<dyn Driver> = match gpu::open_executors(&args.gpu, signals)? {
+    let own: Box<dyn Driver> = match gpu::open_executors(&args.gpu, Some(signals))? {
         executors if executors.is_empty() => Box::new(SiltstoneDriver),
         executors => {
             let words = gpu::words(&args.gpu, &executors);

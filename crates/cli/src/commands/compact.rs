@@ -26,7 +26,8 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
         ..options_of(&args.store)?
     };
     let placement = Placement {
-        executors: super::gpu::executors(&args.gpu)?,
+        // The first job may be the only one, so it waits until the GPU is open.
+        executors: super::gpu::open_executors(&args.gpu, None)?,
         ..place::placement()?
     };
     super::gpu::say_if_not_direct(&args.gpu, &options, &args.store, &placement.executors);

@@ -202,16 +202,25 @@ fn options_of(args: &GpuUseArgs) -> GpuOptions {
     }
 }
 
-/// The executors that the arguments have led to, in words, for a record.
+/// The executors that the arguments have led to, in words, for a record: everything that decides
+/// their speed.
 pub fn words(args: &GpuUseArgs, executors: &[Arc<dyn Executor>]) -> String {
     let names: Vec<&str> = executors.iter().map(|executor| executor.name()).collect();
-    let memory = args.gpu_memory.map(|memory| format!(", {memory} bytes"));
+    let model = args.gpu.and_then(|index| cuda::find(index).ok());
+    let model = model.map(|facts| format!(" ({})", facts.name));
+    let memory = args.gpu_memory.filter(|bytes| *bytes > 0);
+    let memory = memory.map(|bytes| format!(", {bytes} bytes of its memory"));
     format!(
-        "{}: strategy {}, transfer {}{}",
+        "{}{}: strategy {}, transfer {}{}{}",
         names.join(", "),
+        model.unwrap_or_default(),
         args.gpu_strategy,
         args.gpu_transfer,
-        memory.unwrap_or_default()
+        memory.unwrap_or_default(),
+        match args.gpu_verify_all {
+            true => ", everything is verified",
+            false => "",
+        }
     )
 }
 
@@ -282,15 +291,23 @@ pub fn say_if_not_direct(
 }
 
 /// As [`executors`], after the GPU has been opened. One that cannot be opened is left out, and a
-/// line says why.
+/// line says why. `signals` are those for which the command looks: after one, it ends before it
+/// uses the executor.
 ///
 /// # Errors
 /// As [`executors`].
 pub fn open_executors(
     args: &GpuUseArgs,
-    signals: &Signals,
+    signals: Option<&Signals>,
 ) -> Result<Vec<Arc<dyn Executor>>, Failure> {
     let mut executors = executors(args)?;
+    let is_ended = || match signals {
+        Some(signals) => signals.wait_for(LOOK).is_some(),
+        None => {
+            std::thread::sleep(LOOK);
+            false
+        }
+    };
     executors.retain(|executor| {
         loop {
             match executor.state() {
@@ -299,8 +316,7 @@ pub fn open_executors(
                     say_none(HOST, why);
                     return false;
                 }
-                // After a signal, the command ends before it uses the executor.
-                ExecutorState::Starting(_) if signals.wait_for(LOOK).is_some() => return true,
+                ExecutorState::Starting(_) if is_ended() => return true,
                 ExecutorState::Starting(_) => {}
             }
         }
@@ -308,11 +324,21 @@ pub fn open_executors(
     Ok(executors)
 }
 
-/// Prints why an executor could not be opened, if that is known by now.
+/// Prints why an executor is down at the end of a command, if it is.
 pub fn say_if_down(executors: &[Arc<dyn Executor>]) {
     for executor in executors {
-        if let ExecutorState::Down(why) = executor.state() {
-            say_none(HOST, why);
+        let ExecutorState::Down(why) = executor.state() else {
+            continue;
+        };
+        let counters = executor.counters();
+        let has_run = counters
+            .iter()
+            .any(|(name, count)| name == "gpu_jobs" && *count > 0);
+        match has_run {
+            true => eprintln!(
+                "silt: the GPU was lost, and the host ran what was left of the compactions: {why}"
+            ),
+            false => say_none(HOST, why),
         }
     }
 }

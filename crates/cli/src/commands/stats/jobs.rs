@@ -262,14 +262,16 @@ pub fn work_lines(side: &SideStats) -> Vec<String> {
     let state = (!is_ready).then_some(&side.state);
     let mut lines = cost_lines(side);
     if lines.is_empty() {
-        let failure = side.last_failure.as_ref();
-        let why = state
-            .or(side.refusal.as_ref())
-            .filter(|_| failure.is_none());
-        lines.push(match why {
-            Some(why) => format!("did no compactions: {}", one_line(why)),
-            None => "did no compactions".to_string(),
-        });
+        // A failure has lines of its own.
+        let why = match (&side.last_failure, state, &side.refusal) {
+            (Some(_), ..) => String::new(),
+            (None, Some(state), _) => format!(": {}", one_line(state)),
+            (None, None, Some(refusal)) => {
+                format!("; it did not accept the last job: {}", one_line(refusal))
+            }
+            (None, None, None) => "; either there were none, or others began them first".into(),
+        };
+        lines.push(format!("did no compactions{why}"));
     } else if let Some(state) = state {
         lines.push(format!("was given no more jobs: {}", one_line(state)));
     }
@@ -507,7 +509,14 @@ mod tests {
             refusal: None,
             ..idle
         };
-        assert_eq!(work_lines(&ready), ["did no compactions"]);
+        let said = "did no compactions; either there were none, or others began them first";
+        assert_eq!(work_lines(&ready), [said]);
+        let refused = SideStats {
+            refusal: Some("it is a flush".to_string()),
+            ..ready
+        };
+        let said = "did no compactions; it did not accept the last job: it is a flush";
+        assert_eq!(work_lines(&refused), [said]);
     }
 
     #[test]
