@@ -15,7 +15,8 @@ pub enum Strategy {
     /// The GPU unpacks, sorts, collects and packs.
     #[default]
     Full,
-    /// The GPU unpacks, sorts and packs. Nothing is collected, so no entry is dropped.
+    /// As [`Strategy::Full`], but in jobs into levels 1 and 2 nothing is collected, so they drop no
+    /// entry.
     Quick,
     /// The GPU unpacks, sorts and packs, and the host collects.
     Cooperative,
@@ -120,7 +121,7 @@ pub struct UnknownName {
     pub names: &'static [&'static str],
 }
 
-/// The value at the place that a name has in the list.
+/// The value at the position that a name has in the list.
 fn parse<T: Copy>(
     what: &'static str,
     text: &str,
