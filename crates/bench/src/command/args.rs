@@ -98,8 +98,16 @@ pub struct PaperArgs {
     pub keep: bool,
 }
 
-/// Reads the name of a workload. `paper` is not one, but a misspelt `paper` arrives here.
+/// Reads the name of a workload. `paper` is not one, but it arrives here if options come before it,
+/// and so does a misspelt `paper`.
 fn workload(text: &str) -> Result<Workload, String> {
+    if text == "paper" {
+        return Err(
+            "`paper` is a command of its own, and comes before its options; its experiments open \
+             a GPU by themselves where they need one"
+                .into(),
+        );
+    }
     let mut settings = Settings::default();
     match settings.set("workload", text) {
         Ok(()) => Ok(settings.workload),

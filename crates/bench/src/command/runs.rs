@@ -77,13 +77,9 @@ impl Runner<'_> {
                 .get(&format!("{side}_compaction_count"));
             counter.copied().unwrap_or(0)
         };
-        let (on_gpu, on_host) = (count("gpu"), count("host"));
-        if on_gpu == 0 && on_host > 0 {
-            record.warnings.push(format!(
-                "The GPU ran none of the {on_host} compactions, so the figures are those of the \
-                 host."
-            ));
-        }
+        record
+            .warnings
+            .extend(idle_gpu(count("gpu"), count("host")));
         if let ExecutorState::Down(why) = executor.state() {
             let text = format!("The GPU was lost during the run: {why}.");
             record.warnings.push(text);
@@ -275,6 +271,20 @@ fn run_step(
     output.row("note", &[fact])
 }
 
+/// What has to be said of a run with a GPU that did nothing.
+fn idle_gpu(on_gpu: u64, on_host: u64) -> Option<String> {
+    let text = match (on_gpu, on_host) {
+        (1.., _) => return None,
+        (0, 0) => "There was no compaction, so the figures say nothing about the GPU.".to_string(),
+        (0, 1) => "The host ran the only compaction, so the figures are those of the host.".into(),
+        (0, all) => format!(
+            "The host ran all {all} compactions, so the figures are those of the host, and not of \
+             the GPU."
+        ),
+    };
+    Some(text)
+}
+
 /// The end of a call by a signal.
 fn interrupted(runner: &Runner<'_>, place: &Place, workload: Workload) -> CommandError {
     let store = Fixture::folder_of(runner.driver, place.folder());
@@ -318,4 +328,23 @@ fn say_where(
     let command = runner.program.command;
     let read = format!("{command} {keys} --folder {}", word(place.folder()));
     output.row("read it", &[read])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::idle_gpu;
+
+    #[test]
+    fn a_gpu_that_did_nothing_is_named() {
+        assert_eq!(idle_gpu(1, 0), None);
+        assert_eq!(idle_gpu(3, 9), None);
+        for (on_host, said) in [
+            (0, "There was no compaction"),
+            (1, "The host ran the only compaction"),
+            (7, "The host ran all 7 compactions"),
+        ] {
+            let found = idle_gpu(0, on_host).unwrap();
+            assert!(found.starts_with(said), "{found}");
+        }
+    }
 }

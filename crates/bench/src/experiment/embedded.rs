@@ -57,7 +57,7 @@ fn whole_name(name: &str) -> Option<String> {
 /// There is no experiment of this name in the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no experiment `{name}`{}; those that there are: {}",
+    "there is no experiment `{name}`{}; the names are: {}",
     did_you_mean(*.nearest),
     known_names().join(", ")
 )]

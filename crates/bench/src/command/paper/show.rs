@@ -206,10 +206,14 @@ fn of_compactions(record: &Record) -> Vec<String> {
     let all = on_gpu + count("host").unwrap_or(0);
     let speed = record.compaction_bytes_per_s;
     let speed = speed.map(|speed| format!(" at {}", compare::text("bytes_per_s", speed)));
-    let mut facts = vec![format!(
-        "the GPU ran {on_gpu} of {all} compactions{}",
-        speed.unwrap_or_default()
-    )];
+    let mut facts = match on_gpu {
+        // A warning says so.
+        0 => Vec::new(),
+        _ => vec![format!(
+            "the GPU ran {on_gpu} of {all} compactions{}",
+            speed.unwrap_or_default()
+        )],
+    };
     if let Some(part) = record.gpu_utilisation {
         let peak = record.gpu_utilisation_peak;
         let peak = peak.map_or("-".into(), |peak| compare::text("gpu_utilisation", peak));
