@@ -158,7 +158,9 @@ fn readme(c_library: Option<(u32, u32)>, has_rocksdb: bool) -> String {
          GB of /dev/shm. It takes about ten minutes, and a few more for compute-sanitizer if that\n\
          is installed. Results are in OUT: gpu-check.json, gpu-check.html, gpu-check.log, and the\n\
          reports of compute-sanitizer. They are written after each section, so a run that is cut\n\
-         off leaves what it has measured. The exit code is 1 if any table differs.\n\n\
+         off leaves what it has measured. The exit code is 1 if a job was not equal to that of\n\
+         the host, a section failed, or compute-sanitizer found errors. Without a GPU one line\n\
+         says what is missing, and the exit code is 0.\n\n\
          {rocksdb}\
          `./gpu-check --help` lists the program's own options.\n",
         std::env::consts::ARCH
@@ -281,5 +283,35 @@ mod tests {
             ])
             .status();
         assert!(checked.unwrap().success());
+    }
+
+    /// Starts the script beside a program that writes nothing, as on a machine without a GPU.
+    #[cfg(unix)]
+    #[test]
+    fn results_of_an_earlier_run_are_not_those_of_this_one() {
+        let folder = std::env::temp_dir().join(format!("gpu-check-run-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = |name: &str| folder.join(name);
+        std::fs::write(path("run"), RUN).unwrap();
+        std::fs::write(path("gpu-check"), "#!/bin/sh\necho none\nexit 0\n").unwrap();
+        set_mode(&path("gpu-check"), 0o755).unwrap();
+        std::fs::create_dir(path("out")).unwrap();
+        std::fs::write(path("out/gpu-check.json"), "{}").unwrap();
+        let run = |sanitizer_seconds: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.arg(path("run")).arg(path("out"));
+            command.args(["1", sanitizer_seconds]).output().unwrap()
+        };
+        for wrong in ["ten", "1.5"] {
+            let ran = run(wrong);
+            assert_eq!(ran.status.code(), Some(2), "{wrong:?}");
+            assert!(String::from_utf8_lossy(&ran.stderr).contains("a whole number"));
+        }
+        let ran = run("5");
+        assert_eq!(ran.status.code(), Some(0));
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "none\n");
+        assert!(path("out/earlier-gpu-check.json").exists());
+        assert!(!path("out/gpu-check.json").exists());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

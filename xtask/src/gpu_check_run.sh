@@ -10,7 +10,19 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 seconds=${2:-570}
 sanitizer_seconds=${3:-100}
+case $sanitizer_seconds in
+'' | *[!0-9]*)
+    echo "run: SANITIZER_SECONDS is \`$sanitizer_seconds\`, and has to be a whole number" >&2
+    exit 2
+    ;;
+esac
 mkdir -p "$out" || exit 2
+# Results of an earlier run are kept, but are not taken for those of this one.
+for file in gpu-check.json gpu-check.html; do
+    if [ -f "$out/$file" ]; then
+        mv "$out/$file" "$out/earlier-$file" || exit 2
+    fi
+done
 
 # A pipe has the exit code of its last command, so the program's goes through a file.
 {

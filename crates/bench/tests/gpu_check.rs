@@ -184,8 +184,15 @@ fn without_a_gpu_one_line_says_so() {
 }
 
 #[test]
-fn an_unknown_section_is_refused() {
+fn wrong_arguments_are_refused() {
     let folder = tempfile::tempdir().unwrap();
+    for wrong in ["inf", "1e30", "-1", "nan", "ten"] {
+        let time = format!("--seconds={wrong}");
+        let ran = gpu_check(&[folder.path().to_str().unwrap(), &time]);
+        assert_eq!(ran.status.code(), Some(2));
+        let said = text(&ran.stderr);
+        assert!(said.contains("expected seconds from 0 to 86400"), "{said}");
+    }
     let ran = gpu_check(&[folder.path().to_str().unwrap(), "--only", "everything"]);
     assert_eq!(ran.status.code(), Some(2));
     let said = text(&ran.stderr);

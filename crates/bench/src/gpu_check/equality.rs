@@ -220,7 +220,7 @@ fn compared(setup: &Setup, world: &World, name: &str, gpu: &GpuExecutor) -> Equa
     match &row.difference {
         None => println!("  equal: {mib:.1} MiB, {} ({})", row.shape, row.executor),
         Some(what) => println!(
-            "  *** DIFFERENT *** seed {}: {mib:.1} MiB, {} ({}): {what}",
+            "  *** NOT EQUAL *** seed {}: {mib:.1} MiB, {} ({}): {what}",
             row.seed, row.shape, row.executor
         ),
     }
@@ -235,13 +235,13 @@ fn compare(
 ) -> Result<(usize, &'static str), String> {
     let storage = &world.storage;
     let cores = setup.runtime.cores();
-    let cpu = CpuExecutor::new();
-    let want = setup
-        .run(world, &world.job(), &cpu, cores, storage)?
-        .outcome;
-    let found = setup
-        .run(world, &world.job(), gpu, gpu.tasks(), storage)?
-        .outcome;
+    let run = |whose: &str, executor: &dyn Executor, tasks| {
+        let ran = setup.run(world, &world.job(), executor, tasks, storage);
+        ran.map(|ran| ran.outcome)
+            .map_err(|why| format!("the {whose} executor made no tables: {why}"))
+    };
+    let want = run("host's", &CpuExecutor::new(), cores)?;
+    let found = run("GPU's", gpu, gpu.tasks()).inspect_err(|_| delete(storage, &want))?;
     let result = compare_outcomes(&**storage, &want, &found);
     delete(storage, &want);
     delete(storage, &found);

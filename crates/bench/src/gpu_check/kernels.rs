@@ -263,6 +263,14 @@ pub fn rank(setup: &Setup, limit: Limit, report: &mut Report) -> Result<bool, St
     memory(setup, &device, limit, report)
 }
 
+/// The sizes of executors that fit into half of a GPU's memory. The other executors of the section
+/// are still open.
+fn memory_sizes(gpu_memory_bytes: Option<u64>) -> Vec<u64> {
+    let most = gpu_memory_bytes.unwrap_or(u64::MAX) / 2;
+    let all = [16 << 30, 8 << 30, 4 << 30, 2 << 30, 1 << 30];
+    all.into_iter().filter(|bytes| *bytes <= most).collect()
+}
+
 /// One job with executors of different sizes.
 fn memory(
     setup: &Setup,
@@ -270,9 +278,9 @@ fn memory(
     limit: Limit,
     report: &mut Report,
 ) -> Result<bool, String> {
-    let sizes: &[u64] = match setup.is_small || setup.is_emulated {
-        true => &[24 << 20],
-        false => &[16 << 30, 8 << 30, 4 << 30, 2 << 30, 1 << 30],
+    let sizes = match setup.is_small || setup.is_emulated {
+        true => vec![24 << 20],
+        false => memory_sizes(setup.gpu_memory_bytes),
     };
     let bytes = setup.sized(2 << 30, 60 << 10);
     let world = setup.world(shape(setup, Shape::plain(64, 4)), bytes, 4)?;
@@ -281,7 +289,7 @@ fn memory(
             return Ok(true);
         }
         let options = GpuOptions {
-            memory_bytes_max: *memory_bytes,
+            memory_bytes_max: memory_bytes,
             ..setup.options()
         };
         let gpu = setup.executor(device, options)?;
@@ -304,11 +312,24 @@ fn memory(
             mb_per_s.median
         );
         report.memory.push(MemoryRow {
-            memory_bytes: *memory_bytes,
+            memory_bytes,
             pieces,
             mb_per_s,
             label: setup.label(),
         });
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory_sizes;
+
+    #[test]
+    fn executors_fit_into_the_gpu() {
+        assert_eq!(memory_sizes(None).len(), 5);
+        assert_eq!(memory_sizes(Some(139 << 30)).len(), 5);
+        assert_eq!(memory_sizes(Some(24 << 30))[0], 8 << 30);
+        assert_eq!(memory_sizes(Some(1 << 30)), Vec::<u64>::new());
+    }
 }

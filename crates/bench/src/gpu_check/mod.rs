@@ -44,8 +44,8 @@ use setup::{Limit, NOT_A_SPEED, Setup, memory_folder};
 pub struct GpuCheckArgs {
     /// The folder of the results
     pub out: PathBuf,
-    /// How long all sections take together
-    #[arg(long, default_value_t = 570.0)]
+    /// How long all sections take together, in seconds
+    #[arg(long, default_value_t = 570.0, value_parser = seconds)]
     pub seconds: f64,
     /// Runs everything on an emulated device, with tiny sizes; no figure is a speed
     #[arg(long)]
@@ -70,6 +70,13 @@ pub struct GpuCheckArgs {
     /// that has room
     #[arg(long, value_name = "FOLDER")]
     pub memory_folder: Option<PathBuf>,
+}
+
+/// Reads a time, of at most a day.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    let seconds = seconds.filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.ok_or("expected seconds from 0 to 86400, such as 570".into())
 }
 
 /// A section: its name, its share of the time, and what it does.
@@ -173,7 +180,10 @@ fn checked(args: &GpuCheckArgs) -> Result<bool, String> {
     run_sections(args, &setup, &mut report)?;
     let different = report.equality.iter().filter(|row| !row.is_equal).count();
     if different > 0 {
-        println!("*** {different} jobs DIFFER from the host's executor; their seeds are above ***");
+        println!(
+            "*** {different} jobs ARE NOT EQUAL to those of the host's executor; their seeds are \
+             above ***"
+        );
     }
     let has_failed = report
         .sections

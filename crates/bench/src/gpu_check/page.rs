@@ -56,7 +56,9 @@ fn overview(report: &Report) -> Part {
         (all, 0) => {
             format!("All {all} jobs that were compared with the host's executor are equal.")
         }
-        (all, bad) => format!("{bad} OF {all} JOBS DIFFER FROM THE HOST'S EXECUTOR."),
+        (all, bad) => {
+            format!("{bad} OF {all} JOBS ARE NOT EQUAL TO THOSE OF THE HOST'S EXECUTOR.")
+        }
     });
     let sections = report.sections.iter().map(|section| {
         let state = match (section.is_cut, &section.error) {
@@ -166,7 +168,7 @@ fn equality(report: &Report) -> Part {
     let rows = report.equality.iter().map(|found| {
         let result = match &found.difference {
             None => format!("equal ({})", found.compared),
-            Some(what) => format!("DIFFERENT: {what}"),
+            Some(what) => format!("NOT EQUAL: {what}"),
         };
         let cells = vec![
             found.executor.clone(),

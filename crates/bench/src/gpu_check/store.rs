@@ -29,7 +29,7 @@ const VALUE_BYTES: usize = 64;
 #[derive(Clone, Copy)]
 struct Workload {
     name: &'static str,
-    /// Of a hundred operations, so many are writes.
+    /// The percentage of operations that are writes.
     writes: u64,
 }
 

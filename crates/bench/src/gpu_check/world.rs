@@ -37,7 +37,7 @@ pub enum Keys {
     Sixteen,
     /// A common text, a number, and up to 23 bytes that differ in length.
     Variable,
-    /// So many bytes (8 or more). In longer keys, neighbours differ only in their last bytes.
+    /// This many bytes (8 or more). In longer keys, neighbours differ only in their last bytes.
     Of(usize),
 }
 
@@ -52,9 +52,9 @@ pub struct Shape {
     pub is_variable: bool,
     /// The number of runs.
     pub runs: usize,
-    /// One entry in so many has an older version in the same run; 0: none.
+    /// One entry in this many has an older version in the same run; 0: none.
     pub versions_share: u64,
-    /// One entry in so many is a delete; 0: none.
+    /// One entry in this many is a delete; 0: none.
     pub deletes_share: u64,
     /// The range deletes of each run.
     pub range_deletes: u64,
@@ -260,7 +260,7 @@ impl Draws {
     }
 }
 
-/// The runs of a shape with so many entries each.
+/// The runs of a shape with this many entries each.
 pub fn runs_of(shape: &Shape, entries: u64, seed: u64) -> Vec<Run<'_>> {
     let seqs = (entries + 2).next_power_of_two();
     let run = |number: usize| Run {
