@@ -8,8 +8,8 @@
 // except by an atomic operation whose result does not depend on the order of the threads. So it has
 // no barrier, and its result is the same in whatever order its threads run.
 //
-// Every access to an array goes through AT. In the host's build, AT ends the kernel with an error if
-// the index is out of bounds.
+// Every access to an array goes through AT. In the host's build, AT ends the kernel with an error
+// if the index is out of bounds.
 #ifndef SILTSTONE_COMMON_H
 #define SILTSTONE_COMMON_H
 
@@ -119,15 +119,15 @@ ARRAY(u64s, u64);
 // No error. An error word holds the smallest number of what is wrong, so it begins with this.
 #define NO_ERROR 0xffffffffffffffffull
 
-// What is wrong with it, in the low byte of an error word. The rest is the number of the block or
-// entry. `crates/gpu/src/errors.rs` has the same numbers.
+// What is wrong with a block or an entry: the low byte of an error word, whose other bytes are the
+// number of the block or the entry. The module `wrong` in `crates/gpu/src/piece.rs` has the same
+// numbers.
 enum {
     WRONG_BLOCK = 1,       // a block is damaged; the host's check says how
     UNSUPPORTED_BLOCK = 2, // a block needs what the GPU cannot do
     WRONG_ORDER = 3,       // an entry comes before the one before it
     EQUAL_ENTRIES = 4,     // two entries that are kept have one user key and one trailer
-    WRONG_PREFIX = 5,      // a key does not have the prefix that all keys share
-    TOO_LARGE = 6          // an array that was sized from stored counts is too small
+    WRONG_PREFIX = 5       // a key does not have the prefix that all keys share
 };
 
 DEVICE void report(u64s errors, u64 number, u32 what) {
@@ -164,8 +164,8 @@ DEVICE void put_word(u8s bytes, u64 at, u64 word) {
 #endif
 }
 
-// Eight bytes at any offset, as a little-endian integer. Reads up to 15 bytes from the multiple of 8
-// below the offset on, so an array of bytes that is read in this way has 16 bytes of slack.
+// Eight bytes at any offset, as a little-endian integer. Reads up to 15 bytes from the multiple of
+// 8 below the offset on, so an array of bytes that is read in this way has 16 bytes of slack.
 DEVICE u64 bytes8(u8s bytes, u64 at) {
     u32 shift = 8 * (u32)(at & 7);
     u64 low = word_at(bytes, at & ~7ull);
@@ -193,7 +193,8 @@ DEVICE void put_bytes(u8s bytes, u64 at, u64 value, u32 width) {
     }
 }
 
-// The first index in `from..to` for which `value <= array[index]`, or `to`. The array ascends there.
+// The first index in `from..to` for which `value <= array[index]`, or `to`. The array ascends
+// there.
 DEVICE u64 lower_bound64(u64s array, u64 from, u64 to, u64 value) {
     while (from < to) {
         u64 middle = from + (to - from) / 2;

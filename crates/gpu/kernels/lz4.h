@@ -15,7 +15,7 @@ typedef struct {
     u64 from;       // where its bytes begin
     u64 to;         // where the result begins, a multiple of 8
     u64 from_bytes;
-    u32 to_bytes;   // of the result: exactly so many when decoding, at most so many when encoding
+    u32 to_bytes;   // the length of the result when decoding, the most that it may be when encoding
     u32 is_used;    // 0: the part stays as it is
 } Lz4Part;
 
@@ -213,11 +213,12 @@ KERNEL(lz4_decode, Lz4Decode) {
 
 #define MIN_COMPRESSED_PART 64
 
-// Parts of so many bytes are large: they are encoded with larger tables, by launches of their own.
+// Parts of this many bytes or more are large: they are encoded with larger tables, by launches of
+// their own.
 #define LARGE_PART 8192
 
-// In parts of so many bytes, the table says where five bytes were seen, not four: most matches are
-// longer there, and the table would be full of short ones.
+// In parts of this many bytes or more, the table says where five bytes were seen, not four: most
+// matches are longer there, and the table would be full of short ones.
 #define LONG_PART 65536
 
 // The slot of the next bytes in a table.

@@ -200,8 +200,8 @@ typedef struct {
     u64 count;
 } PackValues;
 
-// The survivor of block b with the byte `at` of its values, and where its value begins. Empty values
-// have no byte.
+// The survivor of block b with the byte `at` of its values, and where its value begins. Empty
+// values have no byte.
 DEVICE u64 value_with(const PackValues *a, const OutBlock *b, u32 at, u32 *begin) {
     if (b->value_width == 0) {
         u64 i = at / b->fixed_value;
@@ -229,8 +229,8 @@ DEVICE u64 values8(const PackValues *a, const OutBlock *b, u32 at, u32 count) {
     return word;
 }
 
-// A CUDA block for each block: its values, 8 bytes a thread. The bytes before the first and after the
-// last whole word belong to other threads.
+// A CUDA block for each block: its values, 8 bytes a thread. The bytes before the first and after
+// the last whole word belong to other threads.
 KERNEL(pack_values, PackValues) {
     OutBlock b = AT(a->blocks, block);
     u64 end = b.at + b.value_bytes, whole = (b.at + 7) & ~7ull;

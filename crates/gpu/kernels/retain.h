@@ -1,6 +1,6 @@
-// Garbage collection: which entries the job keeps (`retain.rs` of the table crate, with its rules and
-// their proofs). An entry is compared with the one before it in the merged order, dropped or not; so
-// nothing is serial. Then the arrays of the survivors.
+// Garbage collection: which entries the job keeps (`retain.rs` of the table crate, with its rules
+// and their proofs). An entry is compared with the one before it in the merged order, dropped or
+// not; so nothing is serial. Then the arrays of the survivors.
 #ifndef SILTSTONE_RETAIN_H
 #define SILTSTONE_RETAIN_H
 #include "sort.h"
@@ -242,7 +242,7 @@ KERNEL(find_cut_item, FindCutItem) {
     if (ITEM != 0) {
         return;
     }
-    // The last item before which so many are kept is the survivor's.
+    // The last item before which `survivor` items are kept is the survivor's.
     u64 item = last_at_most32(a->places, 0, a->count, a->survivor);
     while (is_same_key(&a->items, &a->keys, item)) {
         item--;

@@ -1,5 +1,5 @@
 // Exclusive prefix sums, as maps: sums of groups, the scan of these sums by recursion, and the
-// prefixes within each group. `crates/gpu/src/scan.rs` does the recursion.
+// prefixes within each group. `scan32` and `scan64` in `crates/gpu/src/lane.rs` do the recursion.
 #ifndef SILTSTONE_SCAN_H
 #define SILTSTONE_SCAN_H
 #include "common.h"

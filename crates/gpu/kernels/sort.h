@@ -58,8 +58,8 @@ typedef struct {
     u64 count;
 } GatherItems;
 
-// A thread for each item: the entries within bounds, run after run. Compares the first entry of each
-// input with the last one of the input before it in the same run.
+// A thread for each item: the entries within bounds, run after run. Compares the first entry of
+// each input with the last one of the input before it in the same run.
 KERNEL(gather_items, GatherItems) {
     if (ITEM >= a->count) {
         return;
@@ -136,8 +136,8 @@ DEVICE u64 merge_path(const Items *items, const Entries *e, u64 left, u64 left_c
     return low;
 }
 
-// A thread for each MERGE_ITEMS items of the output: merges runs 0 and 1, 2 and 3, and so on. A last
-// run without a partner is copied.
+// A thread for each MERGE_ITEMS items of the output: merges runs 0 and 1, 2 and 3, and so on. A
+// last run without a partner is copied.
 KERNEL(merge_pairs, MergePairs) {
     u64 at = ITEM * MERGE_ITEMS, end = min64(at + MERGE_ITEMS, a->count);
     if (at >= a->count) {
@@ -190,8 +190,8 @@ KERNEL(merge_pairs, MergePairs) {
 
 typedef MergePairs RankItems;
 
-// The paper's sort unit: a thread for each item searches its place in all other runs. The place of an
-// item in the output is the number of items before it.
+// The paper's sort unit: a thread for each item searches its place in all other runs. The place of
+// an item in the output is the number of items before it.
 KERNEL(rank_items, RankItems) {
     if (ITEM >= a->count) {
         return;

@@ -2,8 +2,8 @@
 // with columnar blocks in place of groups of entries).
 //
 // Hostile bytes stay within bounds: a header is checked as `Header::from_bytes` does, and every
-// offset from a column is checked before it is used. A damaged block is reported and has no entries.
-// The host then lets the CPU's own check say what is wrong with it.
+// offset from a column is checked before it is used. A damaged block is reported and has no
+// entries. The host then lets the CPU's own check say what is wrong with it.
 #ifndef SILTSTONE_UNPACK_H
 #define SILTSTONE_UNPACK_H
 #include "common.h"
@@ -154,7 +154,7 @@ typedef struct {
     Blocks blocks;
     u64s raw_bytes;   // of each block: what its uncompressed parts take, a multiple of 8
     u32s entries;     // of each block
-    u64s key_words;   // of each block: at most so many words its keys take
+    u64s key_words;   // of each block: the most words that its keys can take
     u64s errors;
     u64 count;
     u64 stored_bytes; // all places are below this
@@ -276,8 +276,8 @@ DEVICE u32 value_start_of(u8s bytes, const Block *b, u32 i) {
     return b->value_width == 2 ? bytes2(bytes, at) : bytes4(bytes, at);
 }
 
-// The tail of entry i: where it begins among the tails, and its length. Returns whether it is within
-// the tails.
+// The tail of entry i: where it begins among the tails, and its length. Returns whether it is
+// within the tails.
 DEVICE u32 tail_of(u8s bytes, const Block *b, u32 i, u32 *start, u32 *len) {
     if ((b->flags & FLAG_FIXED_KEYS) != 0) {
         *len = b->tail_bytes / b->n;

@@ -1,5 +1,5 @@
-// The 64-bit xxh3 without a seed of user keys of any length, as the filter uses it. The algorithm is
-// that of the xxHash specification.
+// The 64-bit xxh3 without a seed of user keys of any length, as the filter uses it. The algorithm
+// is that of the xxHash specification.
 #ifndef SILTSTONE_XXH3_H
 #define SILTSTONE_XXH3_H
 #include "common.h"
