@@ -56,8 +56,8 @@ pub(crate) fn is_open(file: &dyn ReadFile) -> Result<bool> {
     Ok(is_direct && suits)
 }
 
-/// Moves `len` bytes in calls of a bounded size: `call` gets the part. After an error that is not
-/// the file's, `other` has it, and the error that is returned only ends the storage's call.
+/// Moves `len` bytes in calls of a bounded size: `call` gets the part. An error that is not the
+/// file's is put into `other`; the one that is returned then only ends the storage's call.
 fn move_all(
     len: u64,
     other: &mut Option<GpuError>,
@@ -97,8 +97,8 @@ fn open<'a>(work: &'a Work, file: DirectFile<'a>) -> Option<Box<dyn DeviceFile +
 }
 
 /// Fills an array from a range of a file for which [`is_open`] is true. The borders of the range
-/// are multiples of [`ALIGN_BYTES`]. `spend` hears of the bytes. Returns false if the device
-/// refuses the file.
+/// are multiples of [`ALIGN_BYTES`]. `spend` is called with the number of bytes after each call of
+/// the device. Returns false if the device refuses the file.
 pub(crate) fn read(
     work: &mut Work,
     file: &dyn ReadFile,
@@ -133,8 +133,8 @@ pub(crate) fn read(
     Ok(is_moved)
 }
 
-/// Appends the begin of an array to a table. Returns how many bytes, which is none if the table's
-/// file is not open for direct I/O, or if the device refuses it.
+/// Appends the beginning of an array to a table. Returns the number of bytes, which is 0 if the
+/// table's file is not open for direct I/O, or if the device refuses it.
 pub(crate) fn append(work: &mut Work, from: Array<u8>, table: &mut TableAssembler) -> Result<u64> {
     let len = from.count() / ALIGN_BYTES * ALIGN_BYTES;
     if len == 0 {

@@ -36,10 +36,10 @@ const MISMATCHES_MAX: u64 = 3;
 /// The most jobs at once: a store gives no side more.
 const JOBS_MAX: usize = 64;
 
-/// The least memory of a GPU that a job has.
+/// Each job has at least this much memory of the GPU.
 const JOB_MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-/// The least pinned memory that a job has.
+/// Each job has at least this much pinned memory.
 const JOB_PINNED_BYTES_MIN: u64 = 1 << 20;
 
 /// How much of a device and of the host's memory an executor takes, and what it checks.
@@ -64,8 +64,8 @@ pub struct GpuOptions {
     /// Whether a store derives all entries of all outcomes again, too. See
     /// [`Executor::is_verified_whole`].
     pub verifies_outcomes: bool,
-    /// Without `verifies_all` it checks the blocks of so many jobs after the open, and of one job
-    /// in `verified_share` after that (0: of none).
+    /// Without `verifies_all`, the host checks the blocks of this number of jobs after the open,
+    /// and then those of one job in `verified_share` (0: of none).
     pub verified_first: u64,
     /// See [`GpuOptions::verified_first`].
     pub verified_share: u64,
@@ -257,8 +257,8 @@ impl GpuExecutor {
                 rank_runs_max: self.options.rank_runs_max,
             },
         });
-        // Nothing is left to another attempt, and nobody hears of parts: their counts would be
-        // those of whole pieces.
+        // Nothing is handed over to another attempt, and parts are not reported, because their
+        // counts would be those of whole pieces.
         let quiet = ExecContext {
             handover: None,
             part_listener: None,
@@ -329,9 +329,9 @@ fn memory_of(facts: &DeviceFacts, jobs: usize) -> std::result::Result<u64, Strin
 
 /// Prepares direct transfers.
 fn begin_direct(device: &dyn Device) -> std::result::Result<DirectMode, String> {
-    device.begin_direct().map_err(|why| {
-        format!("the transfer `direct` is not possible: {why}; the transfer `pipeline` is")
-    })
+    device
+        .begin_direct()
+        .map_err(|why| format!("the transfer `direct` is not possible, and `pipeline` is: {why}"))
 }
 
 fn text_of(error: &GpuError) -> String {

@@ -33,7 +33,7 @@ impl<T> std::fmt::Debug for Array<T> {
 }
 
 impl<T: Item> Array<T> {
-    /// The array of `count` items at the begin of a region.
+    /// The array of `count` items at the beginning of a region.
     pub(crate) fn new(region: Region, count: u64) -> Array<T> {
         debug_assert!(count * T::BYTES <= region.bytes);
         Array {

@@ -285,7 +285,7 @@ pub(crate) struct Held {
     base: u64,
 }
 
-/// Why a lane that is held has one.
+/// The reason why [`Held::lane`] is not empty.
 const HELD: &str = "a lane is held until it is dropped";
 
 impl Deref for Held {
@@ -478,7 +478,8 @@ impl Work {
         self.lane.arena.used_bytes = mark.0;
     }
 
-    /// Sees to it that the next array begins at a multiple of so many bytes, if there is room.
+    /// Moves the end of the used memory to an address that is a multiple of `bytes`, if there is
+    /// room, so that the next array begins there.
     pub fn align(&mut self, bytes: u64) {
         let arena = &mut self.lane.arena;
         let at = arena.region.at + arena.used_bytes;
@@ -706,7 +707,7 @@ impl Work {
         self.record()
     }
 
-    /// Starts a copy from the device to the begin of a buffer of the ring.
+    /// Starts a copy from the device to the beginning of a buffer of the ring.
     pub fn copy_out(&mut self, from: Array<u8>, buffer: usize) -> Result<Event> {
         let bytes = from.count() as usize;
         let Lane {

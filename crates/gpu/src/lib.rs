@@ -1,13 +1,15 @@
 //! Compaction on a GPU: `docs/rfc/0014-gpu.md` has the promises, the failure model and the reasons.
 //!
-//! [`GpuExecutor`] runs jobs on a [`device::Device`], which is all that the rest of the crate knows
-//! of a GPU: memory, streams, events, copies and kernels. [`device::cuda`] implements it with
-//! NVIDIA's driver, which is looked for when a GPU is opened and never before. With the feature
-//! `emulate`, `device::emulated` implements it on the host, for tests.
+//! [`GpuExecutor`] runs jobs on a [`device::Device`]: memory, streams, events, copies and kernels.
+//! The other modules know a GPU by this trait only. [`device::cuda`] implements it with NVIDIA's
+//! driver, which is looked for when a GPU is opened and never before. With the feature `emulate`,
+//! `device::emulated` implements it on the host, for tests.
 //!
 //! [`open`] is how a program gets an executor: it finds a GPU, and opens it in the background.
 //!
 //! Unsafe code is in `src/device/cuda.rs`, `src/device/cuda` and `src/device/emulated.rs` only.
+//!
+//! Threading: executors and devices are shared; each module says what it shares.
 
 #![deny(unsafe_code)]
 

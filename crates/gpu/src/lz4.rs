@@ -14,7 +14,7 @@ use crate::layout::OutBlocks;
 /// The threads of a CUDA block for a block of a table.
 const BLOCK_THREADS: u32 = 64;
 
-/// At most so many bytes of tables are in use at a time. Each thread of the encoder has one.
+/// The most bytes of tables that are in use at a time. Each thread of the encoder has a table.
 const TABLES_BYTES_MAX: u64 = 512 << 20;
 
 /// The tables take at most this share of the free memory.

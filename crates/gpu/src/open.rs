@@ -1,9 +1,10 @@
 //! Opens a GPU as an executor, in the background.
 //!
-//! What is known at once is checked at once: the driver, its version, the GPU, its capability, and
-//! the options. To make a context, to have the driver compile the kernels and to take memory takes
-//! seconds. A task of the runtime does that, and the executor says [`ExecutorState::Starting`]
-//! meanwhile. If it does not succeed, the executor stays [`ExecutorState::Down`] with the reason.
+//! The call checks what can be checked in moments: the driver, its version, the GPU, its
+//! capability, and the options. Making a context, compiling the kernels and taking memory take the
+//! driver seconds. A task of the runtime does that, and the executor is [`ExecutorState::Starting`]
+//! meanwhile. If the task does not succeed, the executor stays [`ExecutorState::Down`] with the
+//! reason.
 //!
 //! Invariants:
 //!
@@ -11,16 +12,15 @@
 //!   otherwise. Which jobs it accepts does not depend on this, so an answer that a store remembers
 //!   stays right.
 //! - **O2 (end)** The task ends before the executor does: dropping the executor waits for it, at
-//!   most for as long as the driver takes for the call that it is in. A task that panics leaves the
-//!   executor down.
+//!   most until the driver's present call returns. A task that panics leaves the executor down.
 //! - **O3 (again)** After an error with which all later calls of the device fail, the device is
 //!   opened once more, by another task, in a context of its own. If that fails, or the new one
 //!   fails in the same way, the executor stays down: often only another process can use the GPU
 //!   then (`silt device --gpu` has one). Jobs that have not returned keep the old device with its
 //!   memory, so nothing that they may read is freed.
 //!
-//! Threading: shared. One lock guards what the task has achieved, and one the task; the second is
-//! taken first. Both are held for moments.
+//! Threading: shared. One lock guards the task, and another one what the task has achieved; the
+//! lock of the task is taken first. Both are held for moments.
 
 use std::io;
 use std::path::Path;
@@ -62,8 +62,9 @@ pub enum OpenError {
     Task(#[from] io::Error),
 }
 
-/// Opens the GPU with this number, or the first one that can be used, as an executor with the name
-/// `gpu0` (or another number). See the module for what happens when.
+/// Opens the GPU with this number, or the first one of [`cuda::list`], as an executor with the name
+/// `gpu0` (or another number). See the module for what happens when. A store runs jobs on it if it
+/// is in `Components::executors` of the crate `siltstone`.
 ///
 /// If the variable SILT_GPU_SOURCE names a folder, the kernels in it are compiled with libnvrtc and
 /// take the place of those that the crate has: this is for those who develop kernels. The executor
@@ -138,7 +139,7 @@ struct Again {
     counters: Vec<(String, u64)>,
 }
 
-/// Leaves the executor down if the task ends in another way.
+/// Leaves the executor down if the task panics.
 struct Unless(Arc<Shared>);
 
 impl Drop for Unless {
@@ -151,8 +152,8 @@ impl Drop for Unless {
 }
 
 impl Shared {
-    /// Starts the task that opens the device. It gives back what there was before, which may take
-    /// a while.
+    /// Starts the task that opens the device. The task also drops what there was before, which may
+    /// take a while.
     fn start(self: &Arc<Shared>, before: Option<Phase>) -> io::Result<JoinHandle<()>> {
         let of_task = Arc::clone(self);
         self.runtime.spawn(&format!("open-{}", self.name), move || {

@@ -127,8 +127,8 @@ impl<'a> Found<'a> {
         let Some((entry, what)) = self.error() else {
             return Ok(());
         };
-        // These are errors that lie between entries, or that the CPU makes only of entries which it
-        // reads or keeps. The host runs such a job and says what is wrong.
+        // Such an error concerns several entries, or one that the CPU may neither read nor keep. So
+        // the host runs the job, and says what is wrong if it finds the error too.
         Err(Found::declined(match what {
             wrong::ORDER => return Err(Found::out_of_order(entry)),
             wrong::EQUAL => "two inputs have the same entry".to_string(),

@@ -4,8 +4,8 @@
 //! lanes a helper computes a piece in one lane while the piece before it is written from the other.
 //! The pieces are written in their order.
 //!
-//! Invariants: a lane is either with the helper, or on its way in one of two queues, or with the
-//! writer. Whoever ends first closes both queues, so nobody waits for an ended task. The helper has
+//! Invariants: a lane is either with the helper, or in one of two queues, or with the writer. The
+//! task that ends first closes both queues, so the other one does not wait for it. The helper has
 //! ended when [`run`] returns.
 //!
 //! Threading: the two tasks share two queues, each with one lock. A wait looks every 100 ms whether

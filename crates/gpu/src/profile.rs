@@ -39,14 +39,14 @@ pub struct KernelTime {
 /// is exact to a microsecond.
 const ANCHOR_S: f64 = 10.0;
 
-/// At most so many spans of time are kept.
+/// The most spans of time that are kept.
 const SPANS_MAX: usize = 1 << 16;
 
 /// A set of times, whose length is known. Spans that begin before old ones that were forgotten are
 /// cut off there, so nothing counts twice.
 #[derive(Debug, Default)]
 struct Covered {
-    /// Begins and ends of spans that neither overlap nor touch, in nanoseconds.
+    /// The start and the end of each span, in nanoseconds. Spans neither overlap nor touch.
     spans: BTreeMap<u64, u64>,
     /// What is before this is forgotten.
     floor_ns: u64,

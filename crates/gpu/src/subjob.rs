@@ -71,7 +71,7 @@ pub(crate) struct SubjobRun<'a> {
     state: Option<LayoutState>,
     /// The size of a piece that usually fits.
     usual_bytes: u64,
-    /// Whether direct transfers are done with.
+    /// Whether the device reads no more files of this subjob by itself.
     goes_through_host: bool,
     counters: Counters,
     /// How many entries all pieces read, if that is known.
@@ -92,9 +92,9 @@ pub(crate) struct Done {
 struct Sizes {
     /// What is tried next.
     target: u64,
-    /// A piece of so many bytes has no whole table.
+    /// A piece of this many bytes has no whole table.
     too_small: u64,
-    /// A piece of so many bytes does not fit.
+    /// A piece of this many bytes does not fit.
     too_large: u64,
 }
 
@@ -422,8 +422,8 @@ impl<'a> SubjobRun<'a> {
     ///
     /// A piece that the device has read by itself, and that is not as it should be, is read again
     /// through memory of the host, and so are all later pieces of the subjob: the transfer may have
-    /// been wrong, and the device does not decode large compressed parts. It is the host then that
-    /// says what is wrong with a block or with a file.
+    /// been wrong, and the device does not decode large compressed parts. So the errors of blocks
+    /// and files are those of the host.
     fn load(&mut self, inputs: &[PieceInput]) -> Result<Unpacked> {
         let verify = self.job.format.verify;
         let mut how = How {

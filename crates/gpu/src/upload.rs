@@ -6,8 +6,8 @@
 //! here after those of the file were verified.
 //!
 //! A file that is open for direct I/O is read in ranges that begin and end at multiples of
-//! [`direct::ALIGN_BYTES`], so that no core copies its bytes. What lies in them before and after
-//! the blocks goes to the device, too, and nothing there looks at it.
+//! [`direct::ALIGN_BYTES`], so that no core copies its bytes. The bytes of such a range before and
+//! after the blocks go to the device, too, and no kernel reads them.
 //!
 //! Threading: see `lane`.
 
@@ -37,7 +37,7 @@ use crate::strategy::Transfer;
 /// Larger parts are decoded by the host: `MAX_DECODED_PART` of the kernels.
 const DECODED_PART_MAX: usize = 256 << 10;
 
-/// A range of a file that has neighbouring blocks, so large that direct I/O can read it.
+/// A range of a file that contains neighbouring blocks, and whose borders suit direct I/O.
 #[derive(Clone, Copy)]
 struct Around {
     start: u64,
@@ -76,8 +76,8 @@ impl Around {
         self.end - self.start
     }
 
-    /// Reads a part of the range that begins at `at`. What lies after the aligned end is read by
-    /// itself, because it is copied.
+    /// Reads a part of the range that begins at `at`. Bytes after the aligned end are read by a
+    /// call of their own, because the host copies them.
     fn read(&self, file: &dyn ReadFile, at: u64, to: &mut [u8]) -> Result<()> {
         let aligned = self.aligned_end.saturating_sub(at).min(to.len() as u64);
         let (aligned, other) = to.split_at_mut(aligned as usize);
@@ -550,7 +550,7 @@ struct Feed<'x> {
     filled: usize,
     /// The present buffer.
     buffer: usize,
-    /// Of the copies that were started last, one for each buffer at most.
+    /// The events of the copies that were started last, at most one for each buffer.
     flying: VecDeque<Event>,
     transfer: Transfer,
 }
@@ -584,8 +584,8 @@ impl Feed<'_> {
         }
     }
 
-    /// Sees to it that the next bytes come to an aligned place, in the ring and on the device, so
-    /// that direct I/O can fill it.
+    /// Makes the next bytes begin at an aligned address, in the ring and on the device, so that
+    /// direct I/O can fill it.
     fn align(&mut self) -> Result<()> {
         let align = direct::ALIGN_BYTES;
         if !self.position().is_multiple_of(align) || !(self.filled as u64).is_multiple_of(align) {
@@ -602,7 +602,7 @@ impl Feed<'_> {
         Ok(self.to.part(self.sent, bytes))
     }
 
-    /// Fails if there is no room for so many bytes after those that were sent.
+    /// Fails if there is no room for this many bytes after those that were sent.
     fn check_room(&mut self, bytes: u64) -> Result<()> {
         let wanted_bytes = self.sent.saturating_add(bytes).saturating_add(SLACK_BYTES);
         if wanted_bytes > self.to.count() {

@@ -188,7 +188,7 @@ fn mismatches_in_a_row_switch_it_off() {
     assert_eq!(mismatches.map(|(_, count)| *count), Some(1));
 }
 
-/// Cancels a job when it has reported bytes so many times.
+/// Cancels a job when it has reported bytes this many times.
 struct Cancels {
     after: AtomicU64,
     token: CancelToken,

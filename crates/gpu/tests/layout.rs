@@ -26,21 +26,21 @@ const MEMORY_BYTES: u64 = 12 << 20;
 struct Stretch {
     /// The bytes before what makes keys different.
     prefix_bytes: u64,
-    /// Keys have up to so many bytes after that.
+    /// Keys have up to this many bytes after that.
     tail_bytes: u64,
     /// Whether keys have one length.
     has_fixed_keys: bool,
     /// So many keys one after the other are prefixes of the next one, if it is not 0.
     nested: u32,
-    /// One key in so many has nothing after its number, or 0.
+    /// One key in this many has nothing after its number, or 0.
     short_share: u64,
     value_bytes: u64,
     has_fixed_values: bool,
-    /// One value in so many is longer than a block, or 0.
+    /// One value in this many is longer than a block, or 0.
     large_share: u64,
     /// The versions of each user key.
     versions: u64,
-    /// One entry in so many is a delete, or 0.
+    /// One entry in this many is a delete, or 0.
     delete_share: u64,
 }
 

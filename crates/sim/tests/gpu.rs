@@ -111,7 +111,7 @@ fn simulated<T: Send + 'static>(story: impl FnOnce(Runtime) -> T + Send + 'stati
     }
 }
 
-/// Compacts so many keyspaces, one after the other, on a store with this GPU.
+/// Compacts this many keyspaces, one after the other, on a store with this GPU.
 fn compact(plan: GpuPlan, count: usize) -> After {
     simulated(move |runtime| {
         let (storage, gpu, store) = world(&runtime, plan);

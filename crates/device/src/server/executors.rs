@@ -10,8 +10,8 @@
 //!   nothing of its run is known outside of the attempt. The next run begins only when all objects
 //!   that were created are deleted.
 //! - X2 (progress): each run has counts of its own. See `runs.rs`.
-//! - X3 (ends): only a decline goes on. An outcome, a failure, a cancel and a panic end the
-//!   attempt.
+//! - X3 (ends): only after a decline does the next executor run the job. An outcome, a failure, a
+//!   cancel and a panic end the attempt.
 //! - X4 (slots): an executor never runs more jobs than it says that it has slots.
 //! - X5 (pauses): after [`FAILURES_MAX`] runs in a row without an outcome an executor is not asked
 //!   for a while, and then it is tried with one job.
@@ -62,7 +62,7 @@ pub struct ExecutorReport {
     pub running_count: u64,
     /// The number of jobs that it has turned into tables.
     pub done_count: u64,
-    /// The number of jobs that it was passed over for, before it had begun.
+    /// The number of jobs that it was not given: it was passed over.
     pub passed_over_count: u64,
     /// Why it was passed over last.
     pub last_passed_over: Option<String>,

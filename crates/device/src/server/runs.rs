@@ -1,7 +1,7 @@
 //! The counts of an attempt whose job may be run more than once: by an executor that declined after
 //! it had begun, and then by another one.
 //!
-//! Each run has a [`Progress`] of its own. A host is shown the larger one of the counts of all runs
+//! Each run has a [`Progress`] of its own. A host is shown the largest of each count of all runs
 //! (RFC 9, section 21).
 //!
 //! Invariants: no count that is shown goes down. The sum of the counts of [`Runs::counts`] without

@@ -95,8 +95,7 @@ pub fn list() -> Result<Vec<DeviceFacts>, Unavailable> {
     }
 }
 
-/// The GPU with this number, or the first one that can be opened. No context is made, so this is
-/// quick.
+/// The GPU with this number, or the first one of [`list`]. No context is made, so this is quick.
 ///
 /// # Errors
 /// There is none, and why.
@@ -632,7 +631,7 @@ impl Device for CudaDevice {
             word(sys::CU_LAUNCH_PARAM_END_AS_INT),
         ];
         self.inner.within(|driver| {
-            // SAFETY: the driver copies the arguments, whose length it is told, before it returns.
+            // SAFETY: the driver copies the arguments, whose length it gets, before it returns.
             // The function is of the loaded module, and the stream lives (C1). Where the kernel
             // reads and writes is promise G4 of the RFC.
             driver.check(unsafe {

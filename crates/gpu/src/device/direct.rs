@@ -21,7 +21,7 @@ pub enum DirectMode {
         unregistered_count: usize,
     },
     /// The library copies through memory of the host: its compatibility mode, or another way that
-    /// it does not tell about.
+    /// it does not report.
     Compatibility,
     /// The emulated device copies.
     Emulated,

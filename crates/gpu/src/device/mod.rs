@@ -19,8 +19,8 @@
 //!   otherwise they are refused. Kernels get addresses as they are: that they stay within the
 //!   memory of their job is promise G4 of the RFC, which the emulated device tests.
 //! - **P3 (lifetime)** Memory of either kind is freed when the device and all of its pinned buffers
-//!   have been dropped, not earlier. A device whose streams do not come to rest then is left as it
-//!   is, with its memory, until the process ends.
+//!   have been dropped, not earlier. If work in a stream does not end then, the device and its
+//!   memory are kept until the process ends.
 //!
 //! Threading: everything here may be used from several threads at once. Which of two calls comes
 //! first in a stream is up to the callers.
@@ -104,7 +104,7 @@ pub struct DeviceFacts {
     /// All of its memory.
     pub memory_bytes: u64,
     /// The memory that was free when the device was opened. None for a GPU that is only listed: the
-    /// driver does not tell before a context is made, which takes time and memory.
+    /// driver says so in a context only, and making one takes time and memory.
     pub memory_free_bytes: Option<u64>,
     /// Its compute capability, such as (9, 0).
     pub capability: (u32, u32),

@@ -1,9 +1,9 @@
 //! Which copies of pinned buffers may be under way (invariant P1 of [`super`]).
 //!
-//! Every stream counts its copies. A *clock* has a number for each stream: so many copies of that
-//! stream come before some place. An event has the clock of its place in its stream. When a stream
-//! waits for an event, its clock takes over what is later in the event's clock. When an event has
-//! passed, so have all copies within its clock.
+//! Every stream counts its copies. A *clock* belongs to a position in a stream: for each stream, it
+//! has the number of that stream's copies that come before the position. An event has the clock of
+//! its position. When a stream waits for an event, its clock takes over what is later in the clock
+//! of the event. When an event has passed, so have all copies within its clock.
 //!
 //! The order of three calls matters, since another thread may use the same stream: a copy is
 //! counted *after* the driver's call, and an event's clock is taken *before* the driver's call, so

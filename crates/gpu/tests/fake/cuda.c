@@ -1,6 +1,6 @@
 // A library that looks like the driver's: device memory is the process's memory, and what is put
 // into streams is done later, when an event or a stream is asked for the second time. It checks how
-// it is used, fails where it is told to, and says at exit what it saw.
+// it is used, fails where a variable says so, and says at exit what it saw.
 //
 // Variables of the environment:
 //

@@ -1,6 +1,6 @@
 // A library that looks like libcufile: the memory of the fake driver is the process's memory, so
-// files are read into it and written from it. It checks how it is used, fails where it is told to,
-// and says at exit what it saw.
+// files are read into it and written from it. It checks how it is used, fails where a variable says
+// so, and says at exit what it saw.
 //
 // Variables of the environment:
 //

@@ -163,7 +163,7 @@ impl CuFile {
         Ok(CuFile { calls, mode })
     }
 
-    /// How transfers are made, if so many regions could not be registered.
+    /// How transfers are made, if this number of regions could not be registered.
     pub(super) fn mode(&self, unregistered_count: usize) -> DirectMode {
         match self.mode {
             DirectMode::Dma { driver, .. } => DirectMode::Dma {

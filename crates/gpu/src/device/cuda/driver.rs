@@ -245,7 +245,7 @@ impl Driver {
         type Ask = unsafe extern "C" fn(*mut c_char, c_int, sys::CUdevice) -> c_uint;
         let text = |what, ask: Ask| {
             let mut text = [0u8; 256];
-            // SAFETY: the driver writes at most as many bytes as it is told.
+            // SAFETY: the driver writes no more bytes than the length that it gets.
             let code = unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int, device) };
             self.check((what, code))?;
             let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();

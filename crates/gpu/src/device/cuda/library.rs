@@ -1,5 +1,5 @@
-//! Libraries of NVIDIA that are looked for when they are needed, and stay loaded: a library that has
-//! started threads must not be unloaded.
+//! Libraries of NVIDIA. Each is looked for when it is needed, and stays loaded, because a library
+//! that has started threads must not be unloaded.
 //!
 //! Threading: may be called from all threads at once.
 
@@ -19,7 +19,7 @@ macro_rules! calls {
             fn find(library: &libloading::Library) -> Result<Calls, String> {
                 let mut missing: Vec<&str> = Vec::new();
                 $(
-                    // SAFETY: whoever declares a call writes the signature of the library's header,
+                    // SAFETY: each call is declared with the signature of the library's header,
                     // which has been the same since the call was introduced.
                     let $name = unsafe {
                         library.get::<unsafe extern "C" fn($($parameter),*) -> $result>(
@@ -40,8 +40,8 @@ macro_rules! calls {
 }
 pub(super) use calls;
 
-/// Loads the first library that there is, and finds its calls: its name, and they. `advice` is what
-/// to do if there is none.
+/// Loads the first of these libraries that the loader finds. Returns its name and its calls.
+/// `advice` says what to do if there is none.
 ///
 /// # Errors
 /// There is none, or it lacks calls, as text.
