@@ -73,8 +73,8 @@ fn a_misspelt_experiment_gets_the_nearest_name_and_the_list() {
     let text = error.to_string();
     assert!(
         text.starts_with(
-            "there is no experiment `prockstore-fig8`; did you mean `prockstore-fig9`?; those \
-             that there are: gpu-compaction-fig10, "
+            "there is no experiment `prockstore-fig8`; did you mean `prockstore-fig9`?; the \
+             names are: gpu-compaction-fig10, "
         ),
         "{text}"
     );
