@@ -2,9 +2,11 @@
 //! compiled here. The driver's library is loaded once in a process, so each case is a child: this
 //! test program, with the fake library first in the loader's path, running [`child`].
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod fake;
 
+use std::path::Path;
+
+use fake::{CHILD, Fake};
 use siltstone_gpu::device::cuda::{self, CudaDevice};
 use siltstone_gpu::device::{
     Device, DeviceError, PinnedBuffer, Region, Stream, TransferError, Unavailable,
@@ -15,130 +17,8 @@ use siltstone_storage::{DirectFile, Runtime};
 const PTX: &str = "// sources\n.version 8.4\n.target sm_80\n.address_size 64\n\
     .visible .entry prove(\n\t.param .align 8 .b8 prove_param_0[24]\n)\n{\n\tret;\n}\n";
 
-/// What the children do, by the variable that names it.
-const CHILD: &str = "SILT_GPU_CHILD";
-
 /// The code that makes all later calls fail.
 const LOST: u32 = 700;
-
-/// A folder with a library in it.
-struct Fake {
-    folder: tempfile::TempDir,
-}
-
-/// What a child said.
-struct Said {
-    out: String,
-    err: String,
-}
-
-impl Fake {
-    /// Compiles the fake library of the driver.
-    fn compiled(options: &[&str]) -> Fake {
-        let folder = tempfile::tempdir().unwrap();
-        // The first name that is looked for: a machine may have the true driver, too.
-        Fake { folder }.with("cuda.c", "libcuda.so", options)
-    }
-
-    /// Compiles the fake library of direct transfers, too.
-    fn with_files(options: &[&str]) -> Fake {
-        Fake::compiled(&[]).with("cufile.c", "libcufile.so.0", options)
-    }
-
-    /// Adds a library.
-    fn with(self, source: &str, library: &str, options: &[&str]) -> Fake {
-        let folder = self.folder;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/fake")
-            .join(source);
-        let compiler = std::env::var("CC").unwrap_or("cc".to_string());
-        let status = Command::new(&compiler)
-            .args([
-                "-std=gnu11",
-                "-O1",
-                "-Wall",
-                "-Werror",
-                "-shared",
-                "-fPIC",
-                "-pthread",
-            ])
-            .args(options)
-            .arg("-o")
-            .arg(folder.path().join(library))
-            .arg(source)
-            .status();
-        let status = status.unwrap_or_else(|e| panic!("the C compiler `{compiler}`: {e}"));
-        assert!(
-            status.success(),
-            "`{compiler}` could not compile the fake library"
-        );
-        Fake { folder }
-    }
-
-    /// Files that are no libraries, with all names that are looked for. So a library of the machine
-    /// is not found either.
-    fn none() -> Fake {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["cuda", "nvcuda"] {
-            for file in cudarc::get_lib_name_candidates(name) {
-                std::fs::write(folder.path().join(file), "not a library").unwrap();
-            }
-        }
-        Fake { folder }
-    }
-
-    /// Runs a child, which must not crash.
-    fn run(&self, what: &str, variables: &[(&str, u32)]) -> Said {
-        let this: PathBuf = std::env::current_exe().unwrap();
-        let output = Command::new(this)
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-            .env(CHILD, what)
-            .env("LD_LIBRARY_PATH", self.folder.path())
-            .envs(
-                variables
-                    .iter()
-                    .map(|(name, value)| (name, value.to_string())),
-            )
-            .output()
-            .unwrap();
-        let said = Said {
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        };
-        let status = output.status;
-        assert!(
-            status.success(),
-            "{variables:?}: {status}\n{}\n{}",
-            said.out,
-            said.err
-        );
-        said
-    }
-}
-
-impl Said {
-    /// The rest of the line of output that begins so.
-    fn after(&self, begin: &str) -> Option<&str> {
-        // The test runner's own words may come before, in the same line.
-        let line = self.out.lines().find_map(|line| line.split_once(begin));
-        line.map(|(_, rest)| rest)
-    }
-
-    /// A number of the fake driver's last words.
-    fn count(&self, name: &str) -> u32 {
-        self.count_of("fake", name)
-    }
-
-    /// A number of a library's last words.
-    fn count_of(&self, library: &str, name: &str) -> u32 {
-        let begin = format!("{library}: calls=");
-        let report = self.err.lines().rfind(|line| line.starts_with(&begin));
-        let words = report.unwrap_or_default().split_whitespace();
-        let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        let value = values.next().and_then(|value| value.parse().ok());
-        value.unwrap_or_else(|| panic!("no {name} in {}", self.err))
-    }
-}
 
 #[test]
 fn without_a_library_it_is_said_what_was_looked_for() {

@@ -12,7 +12,8 @@
 //                  those that push, pop and destroy contexts
 // FAKE_STUCK       streams never come to rest, and events never pass
 //
-// Compiled with WITHOUT_LAUNCH it lacks two calls.
+// Compiled with WITHOUT_LAUNCH it lacks two calls. Compiled with WITH_KERNELS, and with
+// `kernels/emulated.c`, it runs the kernels of this crate; otherwise it has one kernel, `prove`.
 
 #include <pthread.h>
 #include <stdint.h>
@@ -98,6 +99,9 @@ struct prove_args {
     uint64_t out, count, begin;
 };
 
+// CUDA takes no more bytes of arguments than this for all GPUs.
+enum { ARGS_BYTES_MAX = 4096 };
+
 struct operation {
     enum { COPY_IN, COPY_OUT, FILL, LAUNCH } kind;
     char *to;
@@ -105,22 +109,69 @@ struct operation {
     size_t bytes;
     unsigned char byte;
     unsigned blocks, threads;
-    struct prove_args args;
+    const char *kernel;
+    void *args; // a copy
+    size_t args_bytes;
 };
 
-static struct operation operations[4096];
+// The operations that were not done yet, in the order in which they came, and how many there were.
+enum { OPERATIONS_MAX = 4096 };
+static struct operation operations[OPERATIONS_MAX];
 static size_t operation_count, done_count;
 
+static void run_until(size_t place);
+
+// If there are too many, the oldest one is done.
 static void put(struct operation operation) {
-    if (operation_count == 4096) abort();
-    operations[operation_count++] = operation;
+    if (operation_count - done_count == OPERATIONS_MAX) run_until(done_count + 1);
+    operations[operation_count++ % OPERATIONS_MAX] = operation;
+}
+
+#ifdef WITH_KERNELS
+// See `kernels/emulated.c`, which is linked in.
+struct fault {
+    uint64_t index, count;
+    const char *file;
+    uint32_t line, is_set;
+    uint64_t accesses;
+};
+int siltstone_emulated_launch(const char *name, const void *args, uint64_t args_bytes,
+                              uint32_t blocks, uint32_t threads, uint64_t seed, struct fault *to);
+#endif
+
+// Returns what is wrong, if anything is.
+static const char *run_kernel(const struct operation *op) {
+    if (!strcmp(op->kernel, "prove")) {
+        const struct prove_args *args = op->args;
+        uint64_t *out = (uint64_t *)(uintptr_t)args->out;
+        if (!is_within(MEMORY, (char *)out, args->count * 8)) return "memory that is not there";
+        for (uint64_t i = 0; i < (uint64_t)op->blocks * op->threads; i++)
+            if (i < args->count) out[i] = args->begin + i;
+        return NULL;
+    }
+#ifdef WITH_KERNELS
+    static char text[200];
+    struct fault wrong_access;
+    // The threads run in another order in each launch.
+    int code = siltstone_emulated_launch(op->kernel, op->args, op->args_bytes, op->blocks,
+                                         op->threads, done_count + 1, &wrong_access);
+    if (code == 1) {
+        snprintf(text, sizeof text, "an index out of bounds in %s, %s:%u", op->kernel,
+                 wrong_access.file, wrong_access.line);
+        return text;
+    }
+    return code ? "not a kernel, or other arguments" : NULL;
+#else
+    return "not a kernel";
+#endif
 }
 
 static void run_until(size_t place) {
     for (; done_count < place; done_count++) {
-        struct operation *op = &operations[done_count];
+        struct operation *op = &operations[done_count % OPERATIONS_MAX];
         enum kind to = op->kind == COPY_OUT ? PINNED : MEMORY;
         enum kind from = op->kind == COPY_OUT ? MEMORY : PINNED;
+        const char *trouble = NULL;
         int is_good = 1;
         switch (op->kind) {
         case COPY_IN:
@@ -132,14 +183,12 @@ static void run_until(size_t place) {
             is_good = is_within(MEMORY, op->to, op->bytes);
             if (is_good) memset(op->to, op->byte, op->bytes);
             break;
-        case LAUNCH: {
-            uint64_t *out = (uint64_t *)(uintptr_t)op->args.out;
-            is_good = is_within(MEMORY, (char *)out, op->args.count * 8);
-            for (uint64_t i = 0; is_good && i < (uint64_t)op->blocks * op->threads; i++)
-                if (i < op->args.count) out[i] = op->args.begin + i;
+        case LAUNCH:
+            trouble = run_kernel(op);
+            free(op->args);
             break;
         }
-        }
+        if (trouble) complain("a launch", trouble);
         if (!is_good) complain("an operation", "memory that is not there");
     }
 }
@@ -471,13 +520,18 @@ static CUresult do_cuLaunchKernel(void *function, unsigned x, unsigned y, unsign
                                   unsigned shared, void *stream, void **params, void **extra) {
     struct thing *thing = find(FUNCTION, function);
     if (!thing || !find(STREAM, stream)) return INVALID_HANDLE;
-    struct operation op = {.kind = LAUNCH, .blocks = x, .threads = block_x};
     int is_good = x && y == 1 && z == 1 && block_x && block_y == 1 && block_z == 1 && !shared &&
-                  !params && extra[0] == (void *)1 && extra[2] == (void *)2 && !extra[4] &&
-                  *(size_t *)extra[3] == sizeof op.args && !strcmp(thing->at, "prove");
+                  !params && extra[0] == (void *)1 && extra[2] == (void *)2 && !extra[4];
     if (!is_good) return INVALID_VALUE;
-    memcpy(&op.args, extra[1], sizeof op.args);
-    fprintf(stderr, "fake: launch %s %u*%u\n", thing->at, x, block_x);
+    size_t bytes = *(size_t *)extra[3];
+    int is_prove = !strcmp(thing->at, "prove");
+    if (is_prove ? bytes != sizeof(struct prove_args) : bytes > ARGS_BYTES_MAX)
+        return INVALID_VALUE;
+    struct operation op = {.kind = LAUNCH, .blocks = x, .threads = block_x, .kernel = thing->at,
+                           .args = malloc(bytes), .args_bytes = bytes};
+    if (!op.args) abort();
+    memcpy(op.args, extra[1], bytes);
+    if (is_prove) fprintf(stderr, "fake: launch %s %u*%u\n", thing->at, x, block_x);
     put(op);
     return 0;
 }

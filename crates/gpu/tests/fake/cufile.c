@@ -125,15 +125,32 @@ static size_t most(size_t bytes) {
     return bytes < limit ? bytes : limit;
 }
 
+// Memory that is not aligned is read and written through a buffer that is, as the true library does
+// with the files that are open for direct I/O.
+static ssize_t move_bytes(int is_write, void *handle, char *memory, size_t bytes, off_t at) {
+    enum { ALIGN = 4096 };
+    int fd = *(int *)handle;
+    void *buffer = memory;
+    int is_aligned = (uintptr_t)memory % ALIGN == 0;
+    if (!is_aligned && posix_memalign(&buffer, ALIGN, bytes)) abort();
+    if (!is_aligned && is_write) memcpy(buffer, memory, bytes);
+    ssize_t moved = is_write ? pwrite(fd, buffer, bytes, at) : pread(fd, buffer, bytes, at);
+    if (!is_aligned && !is_write && moved > 0) memcpy(memory, buffer, (size_t)moved);
+    int error = errno;
+    if (!is_aligned) free(buffer);
+    errno = error;
+    return moved;
+}
+
 ssize_t cuFileRead(void *handle, void *base, size_t bytes, off_t from, off_t at) {
     int code = begin("cuFileRead");
-    return code ? result(code) : pread(*(int *)handle, (char *)base + at, most(bytes), from);
+    return code ? result(code) : move_bytes(0, handle, (char *)base + at, most(bytes), from);
 }
 
 #ifndef WITHOUT_WRITE
 ssize_t cuFileWrite(void *handle, const void *base, size_t bytes, off_t to, off_t at) {
     int code = begin("cuFileWrite");
-    return code ? result(code) : pwrite(*(int *)handle, (const char *)base + at, most(bytes), to);
+    return code ? result(code) : move_bytes(1, handle, (char *)base + at, most(bytes), to);
 }
 #endif
 

@@ -102,12 +102,12 @@ impl Setting {
     }
 
     /// Runs the job. An outcome must have the right tables. Nothing else is left behind.
-    pub fn run(&self, gpu: &GpuExecutor) -> Result<(), ExecError> {
+    pub fn run(&self, gpu: &dyn Executor) -> Result<(), ExecError> {
         self.run_in(gpu, &self.context())
     }
 
     /// As [`Setting::run`], in a context of the caller's.
-    pub fn run_in(&self, gpu: &GpuExecutor, ctx: &ExecContext) -> Result<(), ExecError> {
+    pub fn run_in(&self, gpu: &dyn Executor, ctx: &ExecContext) -> Result<(), ExecError> {
         self.run_and(gpu, ctx, |outcome| {
             assert!(self.contents(outcome) == self.want, "wrong tables");
         })
@@ -116,7 +116,7 @@ impl Setting {
     /// Runs the job, and looks at its outcome. Nothing else is left behind.
     pub fn run_and(
         &self,
-        gpu: &GpuExecutor,
+        gpu: &dyn Executor,
         ctx: &ExecContext,
         look: impl FnOnce(&Outcome),
     ) -> Result<(), ExecError> {
