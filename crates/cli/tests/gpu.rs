@@ -4,6 +4,7 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -62,9 +63,30 @@ impl Machine {
     /// A machine with the fake driver.
     fn with_driver() -> Machine {
         let machine = Machine::new();
-        let source = "../gpu/tests/fake/cuda.c";
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-        machine.compile("libcuda.so", &source);
+        machine.compile("libcuda.so", &["tests/fake/cuda.c"], &["-O1"]);
+        machine
+    }
+
+    /// A machine whose fake driver runs the kernels, and values that are worth a compaction on a
+    /// GPU: they cannot be compressed, and no key is above all keys before it.
+    fn with_gpu() -> Machine {
+        let machine = Machine::new();
+        let sources = ["tests/fake/cuda.c", "kernels/emulated.c"];
+        machine.compile("libcuda.so", &sources, &["-O2", "-DWITH_KERNELS"]);
+        const COUNT: u64 = 170_000;
+        let mut seed = 1u64;
+        let mut text = String::new();
+        for i in 0..COUNT {
+            // Every number below COUNT once.
+            let key = i * 7919 % COUNT;
+            write!(text, "{key:07}\t").unwrap();
+            for _ in 0..100 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                text.push(char::from(b'0' + (seed >> 58) as u8));
+            }
+            text.push('\n');
+        }
+        std::fs::write(machine.path("values.txt"), text).unwrap();
         machine
     }
 
@@ -72,13 +94,16 @@ impl Machine {
         self.dir.path().join(name)
     }
 
-    /// Compiles a library.
-    fn compile(&self, name: &str, source: &Path) {
+    /// Compiles a library. Paths of sources begin in the folder of the GPU's crate.
+    fn compile(&self, name: &str, sources: &[&str], options: &[&str]) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu");
         let compiler = std::env::var("CC").unwrap_or("cc".to_string());
         let status = Command::new(&compiler)
-            .args(["-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", "-o"])
+            .args(["-std=gnu11", "-shared", "-fPIC", "-pthread"])
+            .args(options)
+            .arg("-o")
             .arg(self.path("lib").join(name))
-            .arg(source)
+            .args(sources.iter().map(|source| folder.join(source)))
             .status();
         let status = status.unwrap_or_else(|e| panic!("the C compiler `{compiler}`: {e}"));
         assert!(status.success(), "`{compiler}` could not compile {name}");
@@ -313,13 +338,12 @@ fn direct_transfers_need_libcufile() {
     };
     let source = machine.path("cufile.c");
     std::fs::write(&source, "void cuFileRead(void) {}\n").unwrap();
-    machine.compile("libcufile.so.0", &source);
+    machine.compile("libcufile.so.0", &[source.to_str().unwrap()], &["-O1"]);
     let lacks = "transfers  plain, pipeline; not direct: libcufile.so.0 has no cuFileDriverOpen, ";
     let found = direct(&machine, &[]);
     assert!(found.starts_with(lacks), "{found}");
 
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/fake/cufile.c");
-    machine.compile("libcufile.so.0", &source);
+    machine.compile("libcufile.so.0", &["tests/fake/cufile.c"], &["-O1"]);
     assert_eq!(
         direct(&machine, &[]),
         "transfers  plain, pipeline, direct (DMA by nvidia-fs 2.17)"
@@ -420,6 +444,68 @@ fn a_gpu_without_memory_is_not_used() {
         "{}",
         load.err
     );
+}
+
+/// What the fake driver says at its end: nothing was used wrongly, and nothing is left.
+fn ends_well(ended: &Ended) {
+    for part in ["left=0", "alive=0", "wrong=0", "pushed=0"] {
+        assert!(ended.err.contains(part), "{}", ended.err);
+    }
+}
+
+#[test]
+fn compactions_run_on_a_gpu_and_keep_everything() {
+    let machine = Machine::with_gpu();
+    let quiet = |args: &[&str]| {
+        let ended = machine.silt(args, &[]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended
+    };
+    quiet(&["load", "s", "values.txt"]);
+    let before = quiet(&["scan", "s"]).out;
+    assert_eq!(before.lines().count(), 170_000);
+    for strategy in ["full", "luda"] {
+        let compact = quiet(&[
+            "compact",
+            "s",
+            "--gpu",
+            "--gpu-memory",
+            "512MiB",
+            "--gpu-strategy",
+            strategy,
+        ]);
+        let line = compact.out.lines().find(|line| line.starts_with("gpu0 "));
+        let line = line.unwrap_or_else(|| panic!("{}", compact.out));
+        assert!(line.starts_with("gpu0       did 1 compaction: "), "{line}");
+        ends_well(&compact);
+        let after = quiet(&["scan", "s"]).out;
+        assert!(before == after, "{strategy} has changed the contents");
+        quiet(&["check", "s"]);
+    }
+}
+
+#[test]
+fn a_device_gives_compactions_to_its_gpu() {
+    let machine = Machine::with_gpu();
+    let device = machine.device(&["--gpu", "--gpu-memory", "512MiB"]);
+    device.line("offering compactions to gpu0");
+    // A GPU that is ready at once is not named again.
+    let starting = device.lines.recv_timeout(Duration::from_secs(1));
+    if starting.is_ok_and(|line| line.contains("gpu0 is starting")) {
+        device.line("gpu0 is ready");
+    }
+    let store = "silt+unix://socket#s";
+    for args in [&["load", store, "values.txt"][..], &["compact", store]] {
+        let ended = machine.silt(args, &[]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+    }
+    let checked = machine.silt(&["check", store], &[]);
+    assert_eq!(checked.code, Some(0), "{}", checked.out);
+    assert!(checked.out.contains("170,000 entries"), "{}", checked.out);
+    let ended = device.end();
+    let did = "gpu0 has done 1 compaction (gpu_jobs 1, ";
+    assert!(ended.out.contains(did), "{}", ended.out);
+    ends_well(&ended);
 }
 
 #[test]

@@ -525,6 +525,9 @@ static CUresult do_cuLaunchKernel(void *function, unsigned x, unsigned y, unsign
     if (!is_good) return INVALID_VALUE;
     size_t bytes = *(size_t *)extra[3];
     int is_prove = !strcmp(thing->at, "prove");
+#ifndef WITH_KERNELS
+    if (!is_prove) return INVALID_VALUE;
+#endif
     if (is_prove ? bytes != sizeof(struct prove_args) : bytes > ARGS_BYTES_MAX)
         return INVALID_VALUE;
     struct operation op = {.kind = LAUNCH, .blocks = x, .threads = block_x, .kernel = thing->at,
