@@ -482,6 +482,12 @@ fn compactions_run_on_a_gpu_and_keep_everything() {
         assert!(before == after, "{strategy} has changed the contents");
         quiet(&["check", "s"]);
     }
+    let gpu = ["--gpu", "--gpu-memory", "512MiB"];
+    let compact = quiet(&[&["compact", "s", "--json"][..], &gpu].concat());
+    let json: serde_json::Value = serde_json::from_str(&compact.out).unwrap();
+    let side = &json["sides"][0];
+    let did = (&side["name"], &side["compaction_count"]);
+    assert_eq!(did, (&"gpu0".into(), &1.into()), "{json}");
 }
 
 #[test]

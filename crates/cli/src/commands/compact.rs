@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::{Keyspace, Options, Stats, Store};
 use siltstone_device::Placement;
 
-use super::stats::jobs::{name_of, print_devices};
+use super::stats::jobs::{add_devices, name_of, print_devices};
 use super::{bounds, is_own, keyspace_of, options_of, place};
 use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
@@ -72,7 +72,8 @@ pub fn run(args: &CompactArgs) -> Result<Outcome, Failure> {
                 })
             })
             .collect();
-        let all = serde_json::json!({ "keyspaces": each, "time_us": time_us });
+        let mut all = serde_json::json!({ "keyspaces": each, "time_us": time_us });
+        add_devices(&mut all, &stats);
         outln!(out, "{all}")?;
         super::gpu::say_if_down(&placement.executors);
     } else {

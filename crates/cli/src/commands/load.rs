@@ -20,7 +20,7 @@ use siltstone_device::Placement;
 
 use super::opened::Opened;
 use super::place;
-use super::stats::jobs::print_devices;
+use super::stats::jobs::{add_devices, print_devices};
 use crate::args::{Format, LoadArgs};
 use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::{HalfCharacter, Untrusted};
@@ -106,12 +106,13 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     }
 
     let total = load.total();
-    let json = load.json(&source, time, readers::name_of(reader.format));
+    let mut json = load.json(&source, time, readers::name_of(reader.format));
     let resume = load.resume;
     let closed = close_complete(store, resume);
     let stats = closed.map_err(|failure| only_close_failed(&failure, &summary))?;
     if args.json {
         let mut out = Out::new();
+        add_devices(&mut json, &stats);
         outln!(out, "{json}")?;
         out.finish()?;
         super::gpu::say_if_down(&placement.executors);

@@ -256,6 +256,16 @@ pub fn print_devices(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     print_link(out, stats)
 }
 
+/// Adds what the sides have done to the JSON of a command, with the names of `silt stats --json`.
+/// Nothing if there is no side beside the host.
+pub fn add_devices(json: &mut serde_json::Value, stats: &Stats) {
+    if stats.sides.len() < 2 {
+        return;
+    }
+    let all: serde_json::Value = serde_json::from_str(&stats.to_json()).expect("it is JSON");
+    json["sides"] = all["sides"].clone();
+}
+
 /// What a side has done, or why it has done nothing, and what went wrong there.
 pub fn work_lines(side: &SideStats) -> Vec<String> {
     let is_ready = side.state == "ready" || side.state.is_empty();
