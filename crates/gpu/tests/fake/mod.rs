@@ -105,11 +105,11 @@ impl Fake {
 }
 
 impl Said {
-    /// The rest of the line of output that begins so.
+    /// What comes after these words in the first line of output that has them.
     pub fn after(&self, begin: &str) -> Option<&str> {
         // The test runner's own words may come before, in the same line.
         let line = self.out.lines().find_map(|line| line.split_once(begin));
-        line.map(|(_, rest)| rest)
+        line.map(|(_, after)| after)
     }
 
     /// A number of the fake driver's last words.
