@@ -27,8 +27,8 @@
 //! no columns for it. Where a block ends depends on the entry and the offset at which it begins, so
 //! such an executor follows the chain of blocks, and may scan the entries of each block in
 //! parallel. `s` can fall with an entry, because the prefix of all keys becomes shorter and heads
-//! become wider. So the end is the first entry for which a condition holds, and a binary search over
-//! entries may miss it.
+//! become wider. So the end is the first entry for which a condition holds, and a binary search
+//! over entries may miss it.
 //!
 //! Threading: plain values.
 

@@ -79,8 +79,8 @@ fn check(what: &str, code: c_int) -> Result<(), String> {
     }
 }
 
-/// Compiles the kernels in a folder. Returns the text of the PTX, for the same compute capability as
-/// that of the PTX in the crate.
+/// Compiles the kernels in a folder. Returns the text of the PTX, which is for the same compute
+/// capability as the PTX in the crate.
 ///
 /// # Errors
 /// What is missing, or what the compiler says, as text.
